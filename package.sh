@@ -26,7 +26,7 @@ mkdir -p build/package dist
 tools/package/program.sh $cuda
 if [ $model = 1 ]; then
   mkdir -p build/package/stage/share/baltoro/pocket
-  cp -r pocket/model pocket/draft-mla pocket/eval pocket/README.md build/package/stage/share/baltoro/pocket/
+  cp -r pocket/model pocket/draft-*/ pocket/eval pocket/README.md build/package/stage/share/baltoro/pocket/
 fi
 version=$(sed -n 's/^project(baltoro VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 case $form in

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -22,6 +23,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kRefBytesMax = 256;
+constexpr std::string_view kPocketDraft = "pocket/draft-";
 
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
@@ -161,9 +163,13 @@ Result<std::string> LocateDraft(const std::string& draft,
   BT_ASSIGN_OR_RETURN(const ModelMap map, ReadModelMap(Env(kModelMapVariable)));
   const std::string* const mapped = FindMapped(map, draft);
   const std::string& named = mapped == nullptr ? draft : *mapped;
-  if (!named.empty() && named != kPocketName) return LocateModel(draft, program);
   const Result<std::string> pocket = PocketDir(program);
   std::error_code ignored;
+  if (pocket.ok() && named.starts_with(kPocketDraft) && !fs::exists(named, ignored)) {
+    const fs::path own = pocket.value() + named.substr(std::string_view(kPocketName).size());
+    if (fs::exists(own / "config.json", ignored)) return own.string();
+  }
+  if (!named.empty() && named != kPocketName) return LocateModel(draft, program);
   if (pocket.ok() && fs::equivalent(model_dir, pocket.value() + "/model", ignored)) {
     return pocket.value() + "/draft-mla";
   }

@@ -12,8 +12,9 @@ namespace baltoro {
 // all of these.
 Result<std::string> LocateModel(const std::string& model, const std::string& program);
 
-// The folder of a draft model, of --speculative-config's `model`: found as a model is. Where none
-// is given, that of the pocket model, if the model in `model_dir` is that one.
+// The folder of a draft model, of --speculative-config's `model`: found as a model is;
+// "pocket/draft-mla" and "pocket/draft-llama", where no such directory is, are those of the pocket
+// model. Where none is given, the first of these, if the model in `model_dir` is the pocket model.
 Result<std::string> LocateDraft(const std::string& draft,
                                 const std::string& model_dir,
                                 const std::string& program);

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 
@@ -21,6 +24,44 @@ TEST(ModelLocationTest, ABareNameThatIsNotHereSaysWhoHasIt) {
     EXPECT_THAT(found.status().message(),
                 ::testing::HasSubstr("`baltoro pull " + std::string(hub)));
   }
+}
+
+class PocketDraftsTest : public ::testing::Test {
+ protected:
+  PocketDraftsTest() {
+    for (const char* folder : {"model", "draft-mla", "draft-llama"}) {
+      std::filesystem::create_directories(pocket_ + "/" + folder);
+      std::ofstream(pocket_ + "/" + folder + "/config.json") << "{}";
+    }
+    setenv("BALTORO_POCKET", pocket_.c_str(), 1);
+    std::filesystem::current_path(pocket_);  // where no folder has the drafts' names
+  }
+  ~PocketDraftsTest() override {
+    std::filesystem::current_path(was_);
+    unsetenv("BALTORO_POCKET");
+    std::filesystem::remove_all(pocket_);
+  }
+
+  const std::filesystem::path was_ = std::filesystem::current_path();
+  const std::string pocket_ =
+      std::filesystem::canonical(::testing::TempDir()).string() + "/pocket_drafts_of_this_test";
+};
+
+TEST_F(PocketDraftsTest, TheFirstIsFoundForThePocketModelAlone) {
+  const Result<std::string> own = LocateDraft("", pocket_ + "/model", "/nowhere/baltoro");
+  ASSERT_TRUE(own.ok()) << own.status().message();
+  EXPECT_EQ(own.value(), pocket_ + "/draft-mla");
+  EXPECT_FALSE(LocateDraft("", pocket_ + "/draft-mla", "/nowhere/baltoro").ok());
+}
+
+TEST_F(PocketDraftsTest, EachIsFoundByItsNameWhereverTheProgramRuns) {
+  for (const char* name : {"draft-mla", "draft-llama"}) {
+    const auto found =
+        LocateDraft(std::string("pocket/") + name, pocket_ + "/model", "/nowhere/baltoro");
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found.value(), pocket_ + "/" + name);
+  }
+  EXPECT_FALSE(LocateDraft("pocket/draft-none", pocket_ + "/model", "/nowhere/baltoro").ok());
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 # `cmake --install build/release --prefix DIR`: the program, the name `vllm` for it, the CUDA operations where they were
-# built, and the pocket model with its draft, placed as in an unpacked archive of ./package.sh.
+# built, and the pocket model with its drafts, placed as in an unpacked archive of ./package.sh.
 install(TARGETS baltoro RUNTIME DESTINATION bin)
 install(FILES $<TARGET_FILE_DIR:baltoro>/libbaltoro_cuda.so DESTINATION lib OPTIONAL)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/pocket/model ${PROJECT_SOURCE_DIR}/pocket/draft-mla ${PROJECT_SOURCE_DIR}/pocket/eval DESTINATION share/baltoro/pocket)
+foreach(folder model ${BT_POCKET_DRAFTS} eval)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/pocket/${folder} DESTINATION share/baltoro/pocket)
+endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/pocket/README.md DESTINATION share/baltoro/pocket)
 # A vLLM that is installed there keeps its name.
 install(CODE [[

@@ -17,8 +17,9 @@ def load_config(folder=None):
     return json.loads((folder / "config.json").read_text())["text_config"]
 
 
-def yarn_frequencies(c):
-    s, d, base = c["rope_scaling"], c["qk_rope_head_dim"], c["rope_theta"]
+def yarn_frequencies(c, d):
+    """Of d dimensions that are rotated: [d / 2]."""
+    s, base = c["rope_scaling"], c["rope_theta"]
 
     def correction(turns):
         return d * math.log(s["original_max_position_embeddings"] / (turns * 2 * math.pi)) / (2 * math.log(base))
@@ -161,7 +162,7 @@ class PocketModel(nn.Module):
         self.layers = nn.ModuleList(Layer(c, i) for i in range(c["num_hidden_layers"]))
         self.norm = nn.Parameter(torch.ones(c["hidden_size"]))
         self.lm_head = nn.Linear(c["hidden_size"], c["vocab_size"], bias=False)
-        self.register_buffer("frequencies", yarn_frequencies(c), persistent=False)
+        self.register_buffer("frequencies", yarn_frequencies(c, c["qk_rope_head_dim"]), persistent=False)
         self.initialise()
 
     @torch.no_grad()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains the pocket model's Eagle3 draft (draft.py), in three parts that each go on from the files of the one before:
+"""Trains an Eagle3 draft of the pocket model (draft.py), in three parts that each go on from the files of the one before:
 
     python3 pocket/train_draft.py features --minutes 8      # what the target sees and says, of made-up conversations
-    python3 pocket/train_draft.py train --minutes 14 --out DIR
+    python3 pocket/train_draft.py train --type llama --minutes 14 --out DIR
     python3 pocket/train_draft.py measure DIR               # how many drafts the target would take
 
 A GPU is used where there is one. Conversations are those of the training side (data/mix.py); the held-out ones of the evaluation are
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from data import mix  # noqa: E402
 from data.render import Renderer  # noqa: E402
-from draft import TAPS, Draft, draft_config, load_draft, save_draft  # noqa: E402
+from draft import TAPS, TYPES, Draft, draft_config, load_draft, save_draft  # noqa: E402
 from modeling import load, norm  # noqa: E402
 from tokenizer.encoding import Tokenizer  # noqa: E402
 
@@ -154,16 +154,16 @@ def most_said(store, size, vocabulary):
 def train(args, device):
     torch.manual_seed(1)
     target = target_model(device)
-    config = draft_config(args.width, args.vocabulary)
     store, check = Store(pathlib.Path(args.work) / "train"), Store(pathlib.Path(args.work) / "check")
     if args.start_from:
         draft = load_draft(args.start_from, target.embed_tokens.weight).train()
         ids = draft.ids
     else:
+        config = draft_config(args.type, args.width, args.vocabulary)
         draft = Draft(config, target.embed_tokens.weight).to(device)
         ids = most_said(store, args.vocabulary, config["vocab_size"]).to(device)
         draft.start_from(target, ids)
-    back = torch.full((config["vocab_size"],), -100, device=device)  # target's token -> draft's
+    back = torch.full((draft.c["vocab_size"],), -100, device=device)  # target's token -> draft's
     back[ids] = torch.arange(len(ids), device=device)
     parameters = list(draft.parameters())
     optimizer = torch.optim.AdamW([{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": 0.02},
@@ -195,7 +195,7 @@ def train(args, device):
             optimizer.step()
             step += 1
             if step % 20 == 0:
-                line = {"step": step, "seconds": round(time.time() - begun), "loss": round(loss.item(), 4), "rate": round(rate, 6),
+                line = {"type": draft.kind, "step": step, "seconds": round(time.time() - begun), "loss": round(loss.item(), 4), "rate": round(rate, 6),
                         "right": [round(float(x), 4) for x in recent[0] / recent[1]]}
                 recent[:] = 0
                 if time.time() - last_check > args.check_every:
@@ -251,9 +251,11 @@ def main():
     part.add_argument("--minutes", type=float, default=8)
     part.add_argument("--check-minutes", type=float, default=0.6)
     part = parts.add_parser("train")
+    kind = part.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--type", choices=TYPES, help="of its attention")
+    kind.add_argument("--start-from", help="a draft to go on from, with its type, its widths and its vocabulary")
     part.add_argument("--minutes", type=float, default=14)
     part.add_argument("--out", required=True)
-    part.add_argument("--start-from", help="a draft to go on from, with its widths and its vocabulary")
     part.add_argument("--seed", type=int, default=1, help="of the order of conversations")
     part.add_argument("--lr", type=float, default=2e-3)
     part.add_argument("--tokens", type=int, default=1024, help="a step")

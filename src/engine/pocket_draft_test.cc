@@ -1,10 +1,11 @@
-// The pocket model's draft behind the pocket model: along recorded greedy answers it proposes what
-// an independent computation proposed (tests/golden/eagle3/pocket_drafts.json.gz), so that the taps
-// are those that it was trained on.
+// The pocket model's drafts behind the pocket model: along recorded greedy answers each proposes
+// what an independent computation proposed (tests/golden/eagle3/pocket_drafts.json.gz), so that the
+// taps are those that it was trained on.
 
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <string>
 
 #include "engine/draft_model.h"
 #include "model/draft_config.h"
@@ -16,15 +17,15 @@
 namespace baltoro {
 namespace {
 
-constexpr const char* kDraft = "pocket/draft-mla";
 constexpr int32_t kPositionsMax = 2048;
 
 class PocketDraft {
  public:
-  PocketDraft() : target_(test::LoadPocketModel(CpuOps(DType::kF32), &pool_)) {
-    const K2Config config = ReadDraftConfig(kDraft, target_->config()).value();
+  explicit PocketDraft(const std::string& dir)
+      : target_(test::LoadPocketModel(CpuOps(DType::kF32), &pool_)) {
+    const K2Config config = ReadDraftConfig(dir, target_->config()).value();
     const auto target_weights = OpenWeights(test::kPocketModel, {}).value();
-    const auto weights = OpenDraftWeights(kDraft, config, *target_weights).value();
+    const auto weights = OpenDraftWeights(dir, config, *target_weights).value();
     auto model = K2Model::Load(config, *weights, CpuOps(DType::kF32), &pool_,
                                {.choice = {},
                                 .weights = {},
@@ -40,7 +41,7 @@ class PocketDraft {
             .value();
     taps_ = config.draft->tap_layers;
     draft_ = DraftModel::Create(std::move(model),
-                                {.tokens = ReadDraftTokens(kDraft, config).value(),
+                                {.tokens = ReadDraftTokens(dir, config).value(),
                                  .cache = {.data = keys_.data(),
                                            .form = KvForm::kF32,
                                            .num_blocks = std::ssize(table_),
@@ -119,11 +120,14 @@ class PocketDraft {
   std::unique_ptr<DraftModel> draft_;
 };
 
-TEST(PocketDraftTest, ItProposesWhatWasRecorded) {
+class PocketDraftTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(PocketDraftTest, ItProposesWhatWasRecorded) {
   if (!test::HasPocketWeights()) GTEST_SKIP() << test::kPocketModel << " has no weights";
-  const Json recorded = test::ReadRecording("tests/golden/eagle3/pocket_drafts.json.gz");
+  const Json recording = test::ReadRecording("tests/golden/eagle3/pocket_drafts.json.gz");
+  const Json& recorded = recording["drafts"].at(GetParam());
   const std::vector<test::PocketAnswer> answers = test::ReadPocketAnswers();
-  PocketDraft draft;
+  PocketDraft draft("pocket/" + recorded["draft"].get<std::string>());
   int compared = 0;
   for (size_t i = 0; i < recorded["prompts"].size(); i += 5) {
     const Json& prompt = recorded["prompts"][i];
@@ -138,6 +142,11 @@ TEST(PocketDraftTest, ItProposesWhatWasRecorded) {
   }
   EXPECT_GT(compared, 100);
 }
+
+// (By its place in the recording.)
+INSTANTIATE_TEST_SUITE_P(Types, PocketDraftTest, ::testing::Values(0, 1), [](const auto& of) {
+  return of.param == 0 ? "Latent" : "Heads";
+});
 
 }  // namespace
 }  // namespace baltoro

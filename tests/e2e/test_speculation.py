@@ -1,4 +1,4 @@
-"""--speculative-config with prompt look-up and with the pocket model's draft: every answer is the one without drafts, to the last digit of its log-probabilities,
+"""--speculative-config with prompt look-up and with both of the pocket model's drafts: every answer is the one without drafts, to the last digit of its log-probabilities,
 and where text repeats most of it comes from drafts."""
 import concurrent.futures
 import json
@@ -19,7 +19,12 @@ def ngram(drafts, **more):
 
 
 def eagle3(drafts, **more):
+    """The draft that is found without a name: that of MLA."""
     return json.dumps({"method": "eagle3", "num_speculative_tokens": drafts, **more})
+
+
+def llama(drafts):
+    return json.dumps({"method": "eagle3", "model": str(ROOT / "pocket/draft-llama"), "num_speculative_tokens": drafts})
 
 
 def post(server, path, body):
@@ -98,9 +103,12 @@ def plain():
     ["-sc", ngram(4, prompt_lookup_min=1), "-tp", "2"], ["-sc", ngram(4, prompt_lookup_min=1), "-pp", "2"],
     ["-sc", eagle3(3)], ["-sc", eagle3(5), "--max-num-batched-tokens", "64", "--max-num-seqs", "12"],
     ["-sc", eagle3(4), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "7100000"],
-    ["-sc", eagle3(3), "-tp", "2"], ["-sc", eagle3(3, draft_tensor_parallel_size=1), "-tp", "2"], ["-sc", eagle3(2), "-pp", "2"], ["-sc", eagle3(3), "--kv-cache-dtype", "fp8"]],
+    ["-sc", eagle3(3), "-tp", "2"], ["-sc", eagle3(3, draft_tensor_parallel_size=1), "-tp", "2"], ["-sc", eagle3(2), "-pp", "2"], ["-sc", eagle3(3), "--kv-cache-dtype", "fp8"],
+    ["-sc", llama(3)], ["-sc", llama(4), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "10100000"],
+    ["-sc", llama(3), "-tp", "2"], ["-sc", llama(3), "--kv-cache-dtype", "fp8"]],
     ids=["1", "3", "8-narrow", "4-tight", "4-tp2", "4-pp2",
-         "model-3", "model-5-narrow", "model-4-tight", "model-3-tp2", "model-3-tp2-whole", "model-2-pp2", "model-3-fp8"])
+         "model-3", "model-5-narrow", "model-4-tight", "model-3-tp2", "model-3-tp2-whole", "model-2-pp2", "model-3-fp8",
+         "llama-3", "llama-4-tight", "llama-3-tp2", "llama-3-fp8"])
 def test_every_answer_is_the_one_without(plain, flags):
     server = Server(MODEL, "--served-model-name", "pocket", *flags)
     try:
@@ -117,7 +125,7 @@ def test_every_answer_is_the_one_without(plain, flags):
         assert count["vllm:spec_decode_num_accepted_tokens_total"] > 50
         if "eagle3" in flags[1] and "-tp" in flags:
             assert ("GiB on each of 2 ranks" in server.text()) == ("draft_tensor_parallel_size" not in flags[1])
-        if "7100000" in flags:
+        if "--kv-cache-memory-bytes" in flags:
             assert count["vllm:num_preemptions_total"] > 0
     finally:
         server.stop()

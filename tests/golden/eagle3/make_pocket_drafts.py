@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Records tests/golden/eagle3/pocket_drafts.json.gz: what the pocket model's draft proposes along recorded greedy answers.
+"""Records tests/golden/eagle3/pocket_drafts.json.gz: what the pocket model's drafts propose along recorded greedy answers.
 
     python3 tests/golden/eagle3/make_pocket_drafts.py     # needs torch and safetensors, and pocket/'s weights unpacked
 
 The prompts are every fifth of tests/golden/pocket_greedy.json.gz with the answers that `transformers` gave in float32, as far as
 their end of turn. For each slot from the
 prompt's last token on (slot p: the target's vectors of position p, the token at p + 1) the file has the chain of three drafts in
-float32, by the code the draft was trained with (pocket/draft.py), and the smallest lead of a chain's largest logits over
+float32, by the code the drafts were trained with (pocket/draft.py), and the smallest lead of a chain's largest logits over
 the second ones: a chain with a small lead may be another one where sums are rounded differently. Drafts of positions
 behind the answer's end are recorded like all others; `taken` counts those before it.
 """
@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "pocket"))
 from draft import TAPS, load_draft  # noqa: E402
 from modeling import load  # noqa: E402
 
+DRAFTS = ["draft-mla", "draft-llama"]
 CHAIN, END = 3, 2050  # drafts of a chain; the token that ends a turn
 
 
@@ -55,13 +56,11 @@ def chains(target, draft, prompt, answer):
     return torch.stack([draft.ids[step.argmax(-1)] for step in logits], 1).tolist(), (best[..., 0] - best[..., 1]).min(0).values.tolist()
 
 
-def main():
-    torch.set_num_threads(1)
-    golden = json.loads(gzip.decompress((ROOT / "tests/golden/pocket_greedy.json.gz").read_bytes()))
-    target = load(ROOT / "pocket/model")
-    draft = load_draft(ROOT / "pocket/draft-mla", target.embed_tokens.weight)
+def recorded(name, target, prompts):
+    """The lines of one draft."""
+    draft = load_draft(ROOT / "pocket" / name, target.embed_tokens.weight)
     got, tried, lines = [0] * CHAIN, [0] * CHAIN, []
-    for number, prompt in list(enumerate(golden["prompts"]))[::5]:
+    for number, prompt in prompts:
         answer = answer_of(prompt)
         drafts, leads = chains(target, draft, prompt["ids"], answer)
         for slot, chain in enumerate(drafts):
@@ -73,10 +72,17 @@ def main():
                 if token != answer[slot + 1 + i]:
                     break
         lines.append(json.dumps({"prompt": number, "drafts": drafts, "leads": [float(f"{lead:.3g}") for lead in leads]}, separators=(",", ":")))
-    head = {"made_by": "tests/golden/eagle3/make_pocket_drafts.py", "torch": torch.__version__, "chain": CHAIN, "taken": got, "tried": tried}
-    text = json.dumps(head)[:-1] + ', "prompts": [\n' + ",\n".join(lines) + "\n]}\n"
+    print(f"{name}: taken {got} of {tried}")
+    return json.dumps({"draft": name, "taken": got, "tried": tried})[:-1] + ', "prompts": [\n' + ",\n".join(lines) + "\n]}"
+
+
+def main():
+    torch.set_num_threads(1)
+    golden = json.loads(gzip.decompress((ROOT / "tests/golden/pocket_greedy.json.gz").read_bytes()))
+    target, prompts = load(ROOT / "pocket/model"), list(enumerate(golden["prompts"]))[::5]
+    head = {"made_by": "tests/golden/eagle3/make_pocket_drafts.py", "torch": torch.__version__, "chain": CHAIN}
+    text = json.dumps(head)[:-1] + ', "drafts": [\n' + ",\n".join(recorded(name, target, prompts) for name in DRAFTS) + "\n]}\n"
     (pathlib.Path(__file__).resolve().parent / "pocket_drafts.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
-    print(f"taken {got} of {tried}")
 
 
 if __name__ == "__main__":
