@@ -21,7 +21,7 @@ class KnownLogits final : public HiddenState {
  public:
   explicit KnownLogits(std::shared_ptr<const LogitsTable> table) : table_(std::move(table)) {}
 
-  void Embed(TensorView, TensorView ids) override {
+  void Embed(TensorView, TensorView ids, int64_t) override {
     const auto* const first = ids.as<int32_t>();
     tokens_.assign(first, first + ids.num_elements());
   }
