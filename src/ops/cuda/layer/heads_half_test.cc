@@ -127,7 +127,7 @@ class Side {
                                                   .key_heads = dims.key_heads});
     const auto state = ops_.begin(Context(), step_, shape);
     const TensorView some = Vector(DType::kI32, rows);
-    state->Embed(Draw("table", DType::kBf16, {kVocab, kHidden}, 1), Vector(DType::kI32, ids));
+    state->Embed(Draw("table", DType::kBf16, {kVocab, kHidden}, 1), Vector(DType::kI32, ids), 0);
     state->TakeFeatures({.parts = parts,
                          .rows = some,
                          .fc = own_features ? PackedMatrix() : Matrix("fc", kHidden, 3 * kHidden)});
