@@ -76,8 +76,7 @@ constexpr FlagSpec kEngineFlags[] = {
      .initial = "{}",
      .help =
          "Tokens that are proposed, and verified several a step: {\"method\": \"ngram\", "
-         "\"num_speculative_tokens\": 4}, or {\"method\": \"eagle3\", \"model\": DIR}. On a CPU; "
-         "not available yet on a GPU."},
+         "\"num_speculative_tokens\": 4}, or {\"method\": \"eagle3\", \"model\": DIR}."},
     {.name = "kv-transfer-config",
      .kind = kJsonObject,
      .initial = "{}",
