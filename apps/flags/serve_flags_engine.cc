@@ -74,9 +74,8 @@ constexpr FlagSpec kEngineFlags[] = {
      .aliases = "-sc",
      .kind = kJsonObject,
      .initial = "{}",
-     .help =
-         "Tokens that are proposed, and verified several a step: {\"method\": \"ngram\", "
-         "\"num_speculative_tokens\": 4}, or {\"method\": \"eagle3\", \"model\": DIR}."},
+     .help = "Tokens that are proposed, and verified several a step: {\"method\": \"ngram\", "
+             "\"num_speculative_tokens\": 4}, or {\"method\": \"eagle3\", \"model\": DIR}."},
     {.name = "kv-transfer-config",
      .kind = kJsonObject,
      .initial = "{}",
