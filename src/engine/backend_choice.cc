@@ -109,7 +109,7 @@ Status CheckGpuTakesDraft(const EngineConfig& config, const K2Config& draft) {
   if (config.deterministic) {
     return InvalidArgument(
         "--deterministic: on a GPU a step computes fixed numbers of rows, behind which no draft "
-        "model can follow; leave --speculative-config out: answers are the same without");
+        "model can follow");
   }
   if (!draft.has_heads()) return CheckGpuAttention(draft);
   const int64_t width = draft.draft->head_width;

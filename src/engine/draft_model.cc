@@ -66,8 +66,12 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Create(std::unique_ptr<K2Model> 
     BT_RETURN_IF_ERROR(memory.CopyIn(draft->names_.data(), made.tokens.data(),
                                      made.tokens.size() * sizeof(int32_t)));
   }
-  BT_RETURN_IF_ERROR(
-      own.ReserveScratch(made.cache.form, made.tokens_max, sequences, draft->arena_, sequences));
+  BT_RETURN_IF_ERROR(own.ReserveScratch(made.cache.form, made.tokens_max, sequences, draft->arena_,
+                                        sequences, made.drafts_max));
+  if (own.ops().staging != nullptr) {
+    constexpr size_t kSpare = 256;
+    BT_RETURN_IF_ERROR(draft->staging_.Reserve(none.size() * sizeof(int32_t) + kSpare));
+  }
   if (own.ranks() != nullptr) {
     BT_RETURN_IF_ERROR(
         own.WarmUp(made.cache.form, made.tokens_max, sequences, draft->arena_, sequences));

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -54,7 +55,9 @@ Outcome AskPocket(const SpeculationConfig& speculation, bool eager = false) {
                           recorded.tokens.begin() + recorded.prompt_length);
     request.sampling.temperature = 0;
     request.sampling.logprobs = 2;
-    request.stop.max_tokens = kAnswerMax;
+    // No further than the recorded answer goes: behind its end nothing was learned, and many tokens
+    // are nearly alike.
+    request.stop.max_tokens = std::min(kAnswerMax, static_cast<int32_t>(recorded.answer.size()));
     EXPECT_TRUE(engine.value()->Submit(request).ok());
   }
   Outcome out;
@@ -71,7 +74,7 @@ float GapOf(const TokenLogprobs& row) {
 void ExpectSame(const Outcome& with, const Outcome& plain, const char* what) {
   ASSERT_EQ(with.told.size(), plain.told.size());
   ASSERT_GT(plain.told.size(), 20u);
-  size_t ties = 0;
+  size_t parted = 0, far = 0;
   for (size_t i = 0; i < plain.told.size(); ++i) {
     const std::vector<TokenId>& wanted = plain.told[i].tokens;
     const std::vector<TokenId>& got = with.told[i].tokens;
@@ -80,15 +83,19 @@ void ExpectSame(const Outcome& with, const Outcome& plain, const char* what) {
         std::mismatch(wanted.begin(), wanted.end(), got.begin(), got.end()).first - wanted.begin());
     if (parts == wanted.size() && got.size() == wanted.size()) continue;
     ASSERT_LT(parts, wanted.size()) << what << ", prompt " << i;
-    EXPECT_LT(GapOf(plain.told[i].logprobs[parts]), OnCpu() ? 0 : kNearlyAlike)
-        << what << ", prompt " << i << ", token " << parts;
-    ++ties;
+    ++parted;
+    const float gap = GapOf(plain.told[i].logprobs[parts]);
+    if (gap < kNearlyAlike) continue;
+    ++far;  // an expert was chosen otherwise
+    std::printf("%s: prompt %zu parts at token %zu, %.2f apart\n", what, i, parts, gap);
   }
   const DraftStats& drafts = with.drafts;
-  std::printf("%s: %zu of %zu answers part at a tie; %llu of %llu drafts accepted\n", what, ties,
+  std::printf("%s: %zu of %zu answers part, %llu of %llu drafts accepted\n", what, parted,
               plain.told.size(), static_cast<unsigned long long>(drafts.accepted_tokens),
               static_cast<unsigned long long>(drafts.draft_tokens));
-  EXPECT_LE(ties, plain.told.size() / 20);
+  // Some of 200; on a CPU none.
+  EXPECT_LE(parted, OnCpu() ? 0 : plain.told.size() / 50);
+  EXPECT_LE(far, OnCpu() ? 0 : plain.told.size() / 200);
   EXPECT_GT(drafts.accepted_tokens, 0u);
 }
 
@@ -100,9 +107,8 @@ TEST(GpuSpeculationTest, AnswersAreThoseWithoutDrafts) {
       const Outcome with =
           AskPocket({.method = DraftMethod::kEagle3, .drafts = drafts, .model = draft});
       ExpectSame(with, plain, (std::string(draft) + ", " + std::to_string(drafts)).c_str());
-      // As on a CPU: the draft reads what it was trained on. (What comes behind an answer's end,
-      // which these requests do not know, was no part of that.)
-      EXPECT_GT(with.drafts.accepted_at[0] * 3, with.drafts.drafts) << draft;
+      // As on a CPU: the draft reads what it was trained on.
+      EXPECT_GT(with.drafts.accepted_at[0] * 2, with.drafts.drafts) << draft;
     }
   }
   const SpeculationConfig mla{

@@ -197,8 +197,10 @@ void Worker::RecordSteps() {
   if (config_.fixed.prompt_chunk > 0) graph_sizes_ = {config_.fixed.decode_rows};
   if (graph_sizes_.empty()) return;
   std::vector<int32_t> kinds = {1};
-  if (config_.speculation.enabled() && config_.fixed.prompt_chunk == 0) {
-    kinds.push_back(1 + config_.speculation.drafts);
+  const int32_t with_drafts = 1 + config_.speculation.drafts;
+  if (with_drafts > 1 && with_drafts <= K2Model::kRecordedRowsMax &&
+      config_.fixed.prompt_chunk == 0) {
+    kinds.push_back(with_drafts);
   }
   for (const int32_t rows : kinds) {
     std::vector<int32_t> sizes = graph_sizes_;

@@ -119,7 +119,9 @@ class Worker final : public RankWorker {
     if (config_.fixed.prompt_chunk > 0) return config_.fixed.decode_rows;
     const int32_t rows = SampledRowsMax(config_.max_num_seqs, config_.speculation.drafts,
                                         config_.max_num_batched_tokens);
-    return std::max(config_.max_num_seqs, rows);
+    // A GPU may take rows as sequences where there are no more than a recorded sequence has.
+    const bool gpu = model_->ops().memory->kind() != DeviceKind::kCpu;
+    return std::max(config_.max_num_seqs, gpu ? std::min(rows, K2Model::kRecordedRowsMax) : rows);
   }
   // Behind the sequences from `begin` on that are computed in one pass.
   size_t PassEnd(const StepPlan& plan, size_t begin) const;

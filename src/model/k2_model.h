@@ -71,10 +71,11 @@ class K2Model {
                TensorView logits,
                Arena& arena);
 
-  // Steps of one token a sequence, or of equally many up to 8, are recorded the second time that
-  // one of their size, and with as many rows of logits, comes, and replayed from then on: with the
-  // same arena, cache, logits, taps, features and picks. Without effect where the operations record
-  // nothing.
+  // Steps of one token a sequence, or of equally many up to kRecordedRowsMax, are recorded the
+  // second time that one of their size, and with as many rows of logits, comes, and replayed from
+  // then on: with the same arena, cache, logits, taps, features and picks. Without effect where the
+  // operations record nothing.
+  static constexpr int32_t kRecordedRowsMax = 8;
   void UseGraphs() {
     if (ops_.memory->kind() != DeviceKind::kCpu && others().recordable()) graphs_.emplace();
   }
@@ -101,9 +102,14 @@ class K2Model {
   // `tokens_max` tokens, and one of `sequences_max` sequences of one token each, through a layer of
   // each kind on a throwaway cache of the form given, exchanging nothing; on a GPU with as many
   // keys as a sequence can have. Logits of `rows_max` rows may be asked for (0: `sequences_max`).
-  // `arena` is one piece afterwards, and empty.
-  Status ReserveScratch(
-      KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena, int64_t rows_max = 0);
+  // `arena` is one piece afterwards, and empty. So many steps at most, of `sequences_max` rows, may
+  // follow each other without a wait (ForwardBatch::follows).
+  Status ReserveScratch(KvForm kv,
+                        int64_t tokens_max,
+                        int64_t sequences_max,
+                        Arena& arena,
+                        int64_t rows_max = 0,
+                        int32_t steps_in_a_row = 1);
   // In how many parts ReserveScratch tries a sequence of `tokens_max` tokens, on a CPU: the
   // attention of a step may take as many times as long as that of its trial.
   int64_t TrialParts(int64_t tokens_max) const;

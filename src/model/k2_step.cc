@@ -12,12 +12,11 @@ namespace {
 
 // A step of as many tokens in each sequence, few: one, or drafts behind one.
 bool IsDecode(const ForwardBatch& batch) {
-  constexpr int32_t kTokensMax = 8;
   const size_t tokens = batch.positions.size(), rows = batch.logits_rows.size();
   if (batch.sequences.empty() || !batch.override_rows.empty()) return false;
   if (rows == 0) return false;
   const int32_t each = batch.sequences[0].query_count;
-  if (each < 1 || each > kTokensMax) return false;
+  if (each < 1 || each > K2Model::kRecordedRowsMax) return false;
   if (batch.sequences.size() * static_cast<size_t>(each) != tokens) return false;
   return std::ranges::all_of(batch.sequences, [each](const AttentionSequence& s) {
     return s.query_count == each && s.first_position >= s.absorbed_from;

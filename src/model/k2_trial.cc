@@ -178,8 +178,12 @@ void K2Model::RunTrial(const Trial& trial,
   mode_ = mode;
 }
 
-Status K2Model::ReserveScratch(
-    KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena, int64_t rows_max) {
+Status K2Model::ReserveScratch(KvForm kv,
+                               int64_t tokens_max,
+                               int64_t sequences_max,
+                               Arena& arena,
+                               int64_t rows_max,
+                               int32_t steps_in_a_row) {
   BT_ASSIGN_OR_RETURN(const Trial trial, MakeTrial(kv, tokens_max, sequences_max, rows_max));
   Arena* const arenas[] = {&arena, &op_scratch_, &staging_};
   size_t needed[] = {0, 0, 0};
@@ -194,9 +198,11 @@ Status K2Model::ReserveScratch(
       needed[i] = std::max(needed[i], arenas[i]->TakePeak());
     }
   };
-  if (trial.tokens_max > 0) run({trial.tokens_max});
   run(std::vector<int64_t>(static_cast<size_t>(sequences_max), 1));
+  const size_t staged = needed[2];  // which a wait alone takes back
+  if (trial.tokens_max > 0) run({trial.tokens_max});
   if (trial.keys_max > 0) run(MixedStep(trial.tokens_max, sequences_max));
+  needed[2] += staged * static_cast<size_t>(steps_in_a_row - 1);
   BT_RETURN_IF_ERROR(ops_.wait(Scratch()));
   for (size_t i = 0; i < std::size(arenas); ++i) {
     BT_RETURN_IF_ERROR(arenas[i]->Reserve(WithRoom(needed[i])));

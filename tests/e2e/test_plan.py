@@ -176,7 +176,7 @@ def test_weight_forms(int4):
 
 @pytest.mark.parametrize("words, sentence", [
     (["--quantization", "fp8"], "--quantization is fp8, but Kimi-K2-Thinking says compressed-tensors"),
-    (["--speculative-config", '{"method":"ngram","num_speculative_tokens":2}'], "steps on a GPU verify no drafts yet"),
+    (["--deterministic", "--speculative-config", '{"method":"ngram","num_speculative_tokens":32}'], "num_speculative_tokens of at most 31"),
     (["--cpu-offload-gb", "8"], "--cpu-offload-gb 8 is not available yet"),
     (["--dtype", "float32"], "--dtype float32 is computed by CPUs alone"),
     (["--gpu", "rtx"], "--gpu rtx: not known")])
