@@ -242,6 +242,20 @@ def measure(args, device):
     print(f"{slots} slots; taken at each place: {shares}; {length} tokens a step of the target")
 
 
+def round_matrices(args, device):
+    """Matrices to fewer bits of mantissa than bf16's 7, to the nearest, ties to even: an archive packs what is left better."""
+    target = target_model(device)
+    draft = load_draft(args.draft, target.embed_tokens.weight)
+    drop = 7 - args.bits
+    for name, weight in draft.named_parameters():
+        if weight.dim() != 2 or not weight.requires_grad:
+            continue
+        words = weight.data.to(torch.bfloat16).view(torch.int16).int() & 0xFFFF
+        words = (words + (1 << (drop - 1)) - 1 + (words >> drop & 1)) >> drop << drop
+        weight.data.copy_(words.to(torch.int16).view(torch.bfloat16))
+    save_draft(draft, args.out)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", default="/tmp/pocket_draft")
@@ -264,11 +278,15 @@ def main():
     part.add_argument("--check-every", type=float, default=90, help="seconds")
     part = parts.add_parser("measure")
     part.add_argument("draft")
+    part = parts.add_parser("round")
+    part.add_argument("draft")
+    part.add_argument("--bits", type=int, default=4, choices=range(1, 7), help="of mantissa")
+    part.add_argument("--out", required=True)
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    {"features": features, "train": train, "measure": measure}[args.part](args, device)
+    {"features": features, "train": train, "measure": measure, "round": round_matrices}[args.part](args, device)
 
 
 if __name__ == "__main__":
