@@ -29,6 +29,7 @@ tests=(
   "ops_cuda_attention_test MergesPasses"
   "ops_cuda_launch_table_test"
   "ops_cuda_rows_fused_test"
+  "ops_cuda_pick_test"
   "ops_cuda_rows_test"
   "ops_cuda_linear_test TensOfRowsAsPlanned"
   "ops_cuda_expert_bank_test Fp8StreamingDealtOut"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/draft_config.h"
 #include "model/k2_model.h"
 #include "weights/dummy_source.h"
 
@@ -17,13 +18,11 @@ K2Config DraftFor(const K2Config& target) {
   K2Config draft = target;
   draft.layers = draft.dense_layers = 1;
   draft.experts = draft.shared_experts = 0;
-  // Behind the layers that the published drafts read: one near the front, the middle and the end.
-  const int32_t layers = target.layers;
-  std::vector<int32_t> taps = {std::min(1, layers - 1), std::max(0, layers / 2 - 1),
-                               std::max(0, layers - 4)};
-  std::ranges::sort(taps);
-  taps.erase(std::unique(taps.begin(), taps.end()), taps.end());
-  draft.draft = DraftShape{.tap_layers = std::move(taps), .vocab = target.vocab};
+  // Of a model that was cut to few layers, the last.
+  constexpr int32_t kUsualMin = 8;
+  const std::vector<int32_t> few = {target.layers - 1};
+  draft.draft = DraftShape{.tap_layers = target.layers < kUsualMin ? few : UsualTaps(target.layers),
+                           .vocab = target.vocab};
   return draft;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "cache/block_id.h"
+#include "engine/empty_step.h"
 #include "engine/graph_sizes.h"
 
 namespace baltoro {
@@ -255,24 +256,16 @@ void DraftModel::RecordOne(int32_t size,
                            int32_t each,
                            int64_t keys,
                            std::span<const TensorView> taps) {
-  const std::vector<int32_t> blocks(static_cast<size_t>(BlocksFor(keys)));
-  const std::vector<int32_t> zeros(static_cast<size_t>(size * each));
-  const std::vector<int64_t> no_slots(zeros.size(), -1);
+  const EmptyStep empty(size, each, keys);
   std::vector<DraftSequence> sequences;
-  for (int32_t i = 0; i < size; ++i) {
-    sequences.push_back({.attention = {.query_begin = i * each,
-                                       .query_count = each,
-                                       .first_position = static_cast<int32_t>(keys) - 1,
-                                       .absorbed_from = 0,
-                                       .blocks = blocks,
-                                       .block_positions = {},
-                                       .key_count = static_cast<int32_t>(keys)}});
+  for (const AttentionSequence& sequence : empty.sequences) {
+    sequences.push_back({.attention = sequence});
   }
   std::vector<TensorView> own_taps;
-  for (const TensorView& tap : taps) own_taps.push_back(tap.rows(0, std::ssize(zeros)));
-  const ForwardBatch step{.tokens = zeros,
-                          .positions = zeros,
-                          .slots = no_slots,
+  for (const TensorView& tap : taps) own_taps.push_back(tap.rows(0, std::ssize(empty.zeros)));
+  const ForwardBatch step{.tokens = empty.zeros,
+                          .positions = empty.zeros,
+                          .slots = empty.slots,
                           .sequences = {},
                           .logits_rows = {},
                           .override_rows = {},

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "engine/empty_step.h"
 #include "engine/graph_sizes.h"
 #include "engine/worker_batch.h"
 
@@ -155,35 +156,23 @@ int32_t Worker::RecordedMax(int32_t rows) const {
 // The first step of a size runs, alone, as it may allocate; the second is recorded and not run, as
 // other ranks may be behind.
 void Worker::RecordStep(int32_t sequences, int32_t rows, int64_t keys) {
-  const std::vector<int32_t> blocks(static_cast<size_t>(BlocksFor(keys)));
-  const std::vector<int32_t> zeros(static_cast<size_t>(sequences * rows));
-  const std::vector<int64_t> no_slots(zeros.size(), -1);
-  std::vector<int32_t> all(zeros.size());
+  const EmptyStep empty(sequences, rows, keys);
+  std::vector<int32_t> all(empty.zeros.size());
   std::iota(all.begin(), all.end(), 0);
-  std::vector<AttentionSequence> attention;
-  for (int32_t i = 0; i < sequences; ++i) {
-    attention.push_back({.query_begin = i * rows,
-                         .query_count = rows,
-                         .first_position = static_cast<int32_t>(keys) - 1,
-                         .absorbed_from = 0,
-                         .blocks = blocks,
-                         .block_positions = {},
-                         .key_count = static_cast<int32_t>(keys)});
-  }
-  const std::vector<TensorView> taps = TapsOf(std::ssize(zeros));
+  const std::vector<TensorView> taps = TapsOf(std::ssize(all));
   for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
     model_->SetStepMode(mode);
     arena_.Reset();
-    model_->Forward({.tokens = zeros,
-                     .positions = zeros,
-                     .slots = no_slots,
-                     .sequences = attention,
+    model_->Forward({.tokens = empty.zeros,
+                     .positions = empty.zeros,
+                     .slots = empty.slots,
+                     .sequences = empty.sequences,
                      .logits_rows = all,
                      .override_rows = {},
                      .embedding_overrides = {},
                      .tap_layers = config_.tap_layers,
                      .taps = taps},
-                    layers_, LogitsOf(std::ssize(zeros)), arena_);
+                    layers_, LogitsOf(std::ssize(all)), arena_);
   }
   model_->SetStepMode(K2Model::StepMode::kRun);
 }

@@ -149,9 +149,9 @@ class Worker final : public RankWorker {
                         const ForwardBatch& step,
                         StepResult& result);
   // What follows from the tokens that were sampled of a sequence of the batch.
-  void Follow(const PlannedSequence& planned,
-              const SequenceResult& one,
-              DraftSequence& sequence) const;
+  void TakeSampled(const PlannedSequence& planned,
+                   const SequenceResult& one,
+                   DraftSequence& sequence) const;
   void ProposeNgrams(Slot& slot, SequenceResult& one) const;
   // The draft that follows the sampled row `row`; -1: there is none.
   static TokenId DraftAfter(const StepPlan& plan, const PlannedSequence& planned, int32_t row);

@@ -43,8 +43,8 @@ Status Worker::ProposeDrafts(const StepPlan& plan,
                              const Batch& batch,
                              const ForwardBatch& step,
                              StepResult& result) {
-  const ProfileSpan span("draft");
   if (drafter_ != nullptr) return ProposeByModel(plan, batch, step, result);
+  const ProfileSpan span("draft");
   for (const Batch::Entry& entry : batch.entries) {
     const PlannedSequence& planned = plan.sequences[entry.index];
     SequenceResult& one = result.sequences[entry.index];
@@ -74,9 +74,9 @@ void Worker::ProposeNgrams(Slot& slot, SequenceResult& one) const {
   one.drafts = slot.ngrams->Propose(speculation.drafts);
 }
 
-void Worker::Follow(const PlannedSequence& planned,
-                    const SequenceResult& one,
-                    DraftSequence& sequence) const {
+void Worker::TakeSampled(const PlannedSequence& planned,
+                         const SequenceResult& one,
+                         DraftSequence& sequence) const {
   const Slot& slot = slot_of(planned);
   if (planned.sampled_rows == 0) {
     // Inside of what is known already.
@@ -102,7 +102,7 @@ Status Worker::ProposeByModel(const StepPlan& plan,
     const size_t index = batch.entries[i].index;
     DraftSequence& sequence =
         sequences.emplace_back(DraftSequence{.attention = batch.sequences[i]});
-    if (config_.samples) Follow(plan.sequences[index], result.sequences[index], sequence);
+    if (config_.samples) TakeSampled(plan.sequences[index], result.sequences[index], sequence);
   }
   if (draft_team_ != nullptr) BT_RETURN_IF_ERROR(draft_team_->Agree(sequences));
   // Those behind are read by nobody.

@@ -54,7 +54,7 @@ Status ReadTaps(const Json& json, const K2Config& target, std::vector<int32_t>& 
   };
   // What drafts read by default, before layers 2, L / 2 and L - 3. Of a list with these very
   // numbers nobody has chosen others: wherever it stands, it says the same.
-  const std::vector<int32_t> usual = {1, target.layers / 2 - 1, target.layers - 4};
+  const std::vector<int32_t> usual = UsualTaps(target.layers);
   const auto has = [](const Json& object) {
     return object.is_object() && object.contains(kTapKey) &&
            !object.at(std::string(kTapKey)).is_null();
@@ -191,6 +191,10 @@ Result<K2Config> ParseDraftConfig(const Json& json, const K2Config& target) {
   config.draft = std::move(shape);
   BT_RETURN_IF_ERROR(config.Validate());
   return config;
+}
+
+std::vector<int32_t> UsualTaps(int32_t layers) {
+  return {1, layers / 2 - 1, layers - 4};
 }
 
 Result<K2Config> ReadDraftConfig(const std::string& dir, const K2Config& target) {

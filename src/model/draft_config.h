@@ -14,6 +14,9 @@
 
 namespace baltoro {
 
+// Layers of a model of so many, at least 8, behind which drafts read where nothing else is said.
+std::vector<int32_t> UsualTaps(int32_t layers);
+
 // From the draft's folder, for this target: what must be equal in both, the vocabulary and the
 // hidden size, is compared, and the error names the key and both.
 // The layers to tap are those of `eagle_config.eagle_aux_hidden_state_layer_ids` ("behind layer

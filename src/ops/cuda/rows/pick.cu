@@ -1,15 +1,13 @@
 // The highest of each row of logits. A cluster of eight blocks reads a row once, which is the
 // floor.
 
-#include <cooperative_groups.h>
-
-#include "ops/cuda/rows/rows_device.cuh"
+#include "ops/cuda/rows/sample_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
 
-constexpr int kCluster = 8;
-constexpr int kThreads = 512;
+using sampling::kCluster;
+using sampling::kThreads;
 
 struct Params {
   const float* logits;
@@ -20,15 +18,11 @@ struct Params {
   bool vectors;
 };
 
-// The higher logit is the greater, of equal ones the lower id; the highest of all is one that is
-// not finite.
+// Above all ranks.
 constexpr uint64_t kNotFinite = ~uint64_t{0};
 
-__device__ uint64_t RankOf(float x, int id) {
-  const uint32_t bits = __float_as_uint(x + 0.0f);
-  if ((bits & 0x7F800000u) == 0x7F800000u) return kNotFinite;
-  const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 1u << 31);
-  return static_cast<uint64_t>(key) << 32 | static_cast<uint32_t>(~id);
+__device__ uint64_t RankOrNone(float x, int id) {
+  return isfinite(x) ? sampling::RankOf(x, id) : kNotFinite;
 }
 
 __device__ uint64_t WarpMax(uint64_t value) {
@@ -55,7 +49,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) Pic
     LoadEight(logits + at, end - at, p.vectors, x);
 #pragma unroll
     for (int i = 0; i < kEight; ++i) {
-      if (at + i < end) best = max(best, RankOf(x[i], at + i));
+      if (at + i < end) best = max(best, RankOrNone(x[i], at + i));
     }
   }
   best = WarpMax(best);
@@ -69,7 +63,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) Pic
   cluster.sync();
   if (rank != 0 || threadIdx.x != 0) return;
   for (const uint64_t value : parts) best = max(best, value);
-  const int id = ~static_cast<int>(static_cast<uint32_t>(best));
+  const int32_t id = sampling::IdOf(best);
   p.tokens[row] = best == kNotFinite ? -1 : p.names == nullptr ? id : p.names[id];
 }
 
