@@ -28,6 +28,7 @@ constexpr int64_t kMib = int64_t{1} << 20;
 constexpr int64_t kPassBytes = 256 * kMib;    // expanded keys and values (kAttentionPassBytes)
 constexpr int64_t kProductBytes = 32 * kMib;  // of a product through cuBLASLt
 constexpr int64_t kSampleBytes = 17 * kMib;   // what sampling is told and tells (WorkerConfig)
+constexpr int64_t kHeadParts = 53 * kMib;     // of heads with keys of their own, of 128 columns
 constexpr int64_t kKeyPieces = 2 * 132;       // of contexts, two a multiprocessor
 
 // Tokens that an expert bank, and an expanded stretch of cached keys, work on at a time.
@@ -114,6 +115,17 @@ PlanItem DraftSteps(const K2Config& d, const PlanOptions& o, int64_t act) {
           fmt::format("{} tokens", o.max_num_batched_tokens)};
 }
 
+// On a GPU a draft model has a workspace of operations of its own, of which it reserves more as
+// its target does.
+PlanItem DraftWorkspace(const K2Config& d, const PlanOptions& o, int64_t act) {
+  const int64_t rows = std::min<int64_t>(o.max_num_seqs, o.max_num_batched_tokens);
+  const RankShare share{.layout = o.draft_layout};
+  const int64_t attention =
+      d.has_heads() ? kHeadParts : AttentionScratch(d, o, rows, share.heads(d).size(), act);
+  const int64_t bytes = std::max(attention, kProductBytes);
+  return {"workspace of the draft model", bytes + bytes / 8 + 2 * kMib, ""};
+}
+
 std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o) {
   const K2Config& c = model.config;
   const int64_t tp = o.layout.tensor, heads = c.heads / tp;
@@ -165,6 +177,7 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
                  fmt::format("{} rows", logits_rows)});
   out.push_back({"rotary table", o.max_model_len * c.rope_dim * 4, ""});
   if (o.draft) out.push_back(DraftSteps(*o.draft, o, act));
+  if (o.draft && o.device.gpu) out.push_back(DraftWorkspace(*o.draft, o, act));
   return out;
 }
 

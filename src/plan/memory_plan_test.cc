@@ -129,7 +129,13 @@ TEST(MemoryPlanTest, RanksThatShareADraftTakeLessForItsSteps) {
   options.draft->draft = DraftShape{.tap_layers = {1, 29, 57}, .vocab = 32000};
   const auto steps = [&] { return ArenaOf(Plan(model, options), "steps of the draft model"); };
   const int64_t whole = steps();
+  const auto workspace = [&] {
+    return ArenaOf(Plan(model, options), "workspace of the draft model");
+  };
+  const int64_t whole_workspace = workspace();
+  EXPECT_GT(whole_workspace, int64_t{256} << 20);  // the keys of a pass
   options.draft_layout.tensor = 8;
+  EXPECT_LE(workspace(), whole_workspace);
   const int64_t columns = int64_t{56} * (192 + 128) + 3 * (18432 - 18432 / 8);
   EXPECT_EQ(whole - steps(), 2048 * 2 * columns - 32 * 4 * 32000 / 8);
 }
