@@ -93,7 +93,8 @@ def main():
     plain_seconds = time.time() - started
     server.stop()
 
-    server = Server(args.program, [*flags, "--speculative-config", args.config])
+    config = {"adaptive": False} | json.loads(args.config)  # as many in every step
+    server = Server(args.program, [*flags, "--speculative-config", json.dumps(config)])
     print("| task | cases | drafts accepted, by place | tokens a step | other answers |")
     print("|---|---|---|---|---|")
     before, total, wrong = server.counters(), collections.Counter(), 0

@@ -95,7 +95,7 @@ def main():
             plain, _ = answers_of(args.program, flags, cases, exact)
             said = []
             for drafts in [next(turns)] if args.drafts == "turns" else map(int, args.drafts.split(",")):
-                config = {"method": "eagle3", "model": args.draft_model, "num_speculative_tokens": drafts}
+                config = {"method": "eagle3", "model": args.draft_model, "num_speculative_tokens": drafts, "adaptive": False}
                 answers, gave = answers_of(args.program, [*flags, "--speculative-config", json.dumps(config)], cases, exact)
                 differ = sum(a != b for a, b in zip(answers, plain))
                 said.append(f"{drafts}: {differ} ({gave:.2f})")

@@ -74,8 +74,10 @@ constexpr FlagSpec kEngineFlags[] = {
      .aliases = "-sc",
      .kind = kJsonObject,
      .initial = "{}",
-     .help = "Tokens that are proposed, and verified several a step: {\"method\": \"ngram\", "
-             "\"num_speculative_tokens\": 4}, or {\"method\": \"eagle3\", \"model\": DIR}."},
+     .help =
+         "Tokens that are proposed, and verified several a step: {\"method\": \"ngram\", "
+         "\"num_speculative_tokens\": 4}, or {\"method\": \"eagle3\", \"model\": DIR}. Fewer are "
+         "proposed where that is faster, but with \"adaptive\": false."},
     {.name = "kv-transfer-config",
      .kind = kJsonObject,
      .initial = "{}",

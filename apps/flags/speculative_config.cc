@@ -32,6 +32,10 @@ constexpr std::string_view kDraftModelKeys[] = {"quantization",
                                                 "disable_eagle_block_drop",
                                                 "use_local_argmax_reduction"};
 
+// What is measured here.
+constexpr std::string_view kMeasuredKeys[] = {"num_speculative_tokens_per_batch_size",
+                                              "disable_by_batch_size"};
+
 // Whatever the value, but for the one that asks for nothing, this is not there.
 struct Refused {
   std::string_view key;
@@ -44,14 +48,11 @@ const Refused kRefused[] = {
     {"parallel_drafting", false, "drafts are made one after the other here; leave it out"},
     {"speculative_token_tree", nullptr,
      "drafts are a chain here, not a tree; leave it out and give num_speculative_tokens"},
-    {"num_speculative_tokens_per_batch_size", nullptr,
-     "the number of drafts does not follow the batch here; give num_speculative_tokens"},
     {"use_heterogeneous_vocab", false,
      "a draft model has the vocabulary of the model here; leave it out"},
     {"enable_adaptive_verification", false, "it is of the method dspark; leave it out"},
     {"dspark_draft_topk", nullptr, "it is of the method dspark; leave it out"},
     {"index_share_for_mtp_iteration", nullptr, "it is of the method mtp; leave it out"},
-    {"disable_by_batch_size", nullptr, "drafts are verified whatever the batch here; leave it out"},
     {"suffix_decoding_max_tree_depth", nullptr, "it is of the method suffix; leave it out"},
     {"suffix_decoding_max_cached_requests", nullptr, "it is of the method suffix; leave it out"},
     {"suffix_decoding_max_spec_factor", nullptr, "it is of the method suffix; leave it out"},
@@ -67,6 +68,7 @@ const Refused kRefused[] = {
 constexpr std::string_view kReadKeys[] = {"method",
                                           "model",
                                           "num_speculative_tokens",
+                                          "adaptive",
                                           "draft_tensor_parallel_size",
                                           "prompt_lookup_min",
                                           "prompt_lookup_max",
@@ -75,7 +77,11 @@ constexpr std::string_view kReadKeys[] = {"method",
                                           "synthetic_acceptance_length"};
 
 Status CheckKey(const std::string& key, const Json& value) {
-  if (std::ranges::count(kReadKeys, key) + std::ranges::count(kDraftModelKeys, key) > 0) return {};
+  if (std::ranges::count(kReadKeys, key) + std::ranges::count(kDraftModelKeys, key) +
+          std::ranges::count(kMeasuredKeys, key) >
+      0) {
+    return {};
+  }
   for (const Refused& refused : kRefused) {
     if (refused.key != key) continue;
     if (value.is_null() || value == refused.nothing) return {};
@@ -113,6 +119,13 @@ class Keys {
           key, fmt::format("it is {}, expected a whole number from 1 to {}", value->dump(), most));
     }
     return static_cast<int32_t>(number);
+  }
+
+  Result<bool> Switch(std::string_view key, bool standard) const {
+    const Json* value = Find(key);
+    if (value == nullptr) return standard;
+    if (!value->is_boolean()) return Wrong(key, "expected true or false");
+    return value->get<bool>();
   }
 
  private:
@@ -231,7 +244,14 @@ Result<SpeculationConfig> ReadSpeculativeConfig(const Json& config,
   for (const auto& [key, value] : config.items()) {
     BT_RETURN_IF_ERROR(CheckKey(key, value));
     asks = asks || !value.is_null();
-    if (!value.is_null() && std::ranges::count(kDraftModelKeys, key) > 0) idle.push_back(key);
+    if (value.is_null()) continue;
+    if (std::ranges::count(kDraftModelKeys, key) > 0) idle.push_back(key);
+    if (std::ranges::count(kMeasuredKeys, key) > 0) {
+      notices.push_back(fmt::format(
+          "--speculative-config: {}: no effect: how many drafts pay at a batch size is measured "
+          "while it serves; num_speculative_tokens is the most",
+          key));
+    }
   }
   SpeculationConfig out;
   if (!asks) return out;
@@ -254,6 +274,8 @@ Result<SpeculationConfig> ReadSpeculativeConfig(const Json& config,
   }
   BT_RETURN_IF_ERROR(ReadLookup(keys, out));
   BT_RETURN_IF_ERROR(ReadAcceptance(keys, out, notices));
+  // Who measures the speed of a number of drafts wants that number.
+  BT_ASSIGN_OR_RETURN(out.adaptive, keys.Switch("adaptive", out.synthetic_rates.empty()));
   BT_ASSIGN_OR_RETURN(std::string model, keys.Text("model"));
   if (eagle) {
     out.model = std::move(model);

@@ -92,6 +92,17 @@ TEST(SpeculativeConfigTest, ADraftModelHasItsDirectoryAndItsRanks) {
               ElementsAre(HasSubstr("prompt_lookup_min: no effect")));
 }
 
+TEST(SpeculativeConfigTest, TheNumberFollowsWhatIsMeasured) {
+  EXPECT_TRUE(Accept(Ngram({})).config.adaptive);
+  EXPECT_FALSE(Accept(Ngram({{"adaptive", false}})).config.adaptive);
+  const Json synthetic = {{"rejection_sample_method", "synthetic"},
+                          {"synthetic_acceptance_length", 2}};
+  EXPECT_FALSE(Accept(Ngram(synthetic)).config.adaptive);
+  EXPECT_THAT(ErrorOf(Ngram({{"adaptive", 1}})), HasSubstr("adaptive: expected true or false"));
+  EXPECT_THAT(Accept(Ngram({{"disable_by_batch_size", 8}})).notices,
+              ElementsAre(HasSubstr("disable_by_batch_size: no effect")));
+}
+
 TEST(SpeculativeConfigTest, SyntheticRatesAreThoseOfTheMeanLength) {
   const Read read = Accept(
       Ngram({{"rejection_sample_method", "synthetic"}, {"synthetic_acceptance_length", 3.25}}));

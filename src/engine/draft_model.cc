@@ -100,7 +100,9 @@ TensorView DraftModel::Picks(int32_t draft, int64_t rows) const {
 std::vector<std::vector<TokenId>> DraftModel::Propose(const ForwardBatch& step,
                                                       std::span<const DraftSequence> sequences) {
   std::vector<std::vector<TokenId>> drafts(sequences.size());
-  std::vector<Chain> chains = Follow(step, sequences);
+  const bool wanted =
+      std::ranges::any_of(sequences, [](const DraftSequence& one) { return one.wanted > 0; });
+  std::vector<Chain> chains = Follow(step, sequences, wanted);
   int32_t most = 0;
   for (const Chain& chain : chains) most = std::max(most, chain.drafts);
   if (most == 0) return drafts;
@@ -132,10 +134,11 @@ int32_t DraftModel::Room(const DraftSequence& sequence, int32_t position) const 
 }
 
 // The rows of the target's step. Those of refused drafts are computed too, for nobody: they come
-// behind all others of their sequence. Where steps repeat, every sequence has a chain, so that all
-// passes have one size.
+// behind all others of their sequence. Where steps repeat and drafts are wanted, every sequence has
+// a chain, so that all passes have one size.
 std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
-                                                  std::span<const DraftSequence> sequences) {
+                                                  std::span<const DraftSequence> sequences,
+                                                  bool drafts) {
   const size_t count = step.positions.size();
   std::vector<int32_t> tokens(count, 0), rows(count), logits_rows;
   std::iota(rows.begin(), rows.end(), 0);
@@ -154,7 +157,7 @@ std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
       slots[row] = step.slots[row];
     }
     const bool wants = sequence.valid_rows > 0 && sequence.wanted > 0;
-    if (!wants && !repeats) continue;
+    if (!wants && !(drafts && repeats)) continue;
     const int32_t position = queries.first_position + sequence.valid_rows;
     const int32_t last = queries.query_begin + std::max(sequence.valid_rows - 1, 0);
     logits_rows.push_back(last);
@@ -172,7 +175,7 @@ std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
            .embedding_overrides = {},
            .features = step.taps,
            .feature_rows = rows,
-           .picks = Picks(0, std::ssize(logits_rows))});
+           .picks = drafts ? Picks(0, std::ssize(logits_rows)) : TensorView()});
   return chains;
 }
 
@@ -249,7 +252,7 @@ void DraftModel::Record(std::span<const int32_t> sizes,
     RecordOne(size, each, model_->positions_max(), taps);
   }
   model_->SetStepMode(K2Model::StepMode::kRun);
-  if (each > 1) sizes_.assign(sizes.begin(), sizes.end());
+  if (each == 1) sizes_.assign(sizes.begin(), sizes.end());
 }
 
 void DraftModel::RecordOne(int32_t size,
@@ -274,8 +277,12 @@ void DraftModel::RecordOne(int32_t size,
   // The first of a size runs, the second is recorded and not run.
   for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
     model_->SetStepMode(mode);
-    std::vector<Chain> chains = Follow(step, sequences);
-    for (int32_t draft = 1; draft < config_.drafts_max; ++draft) GoOn(draft, sequences, chains);
+    (void)Follow(step, sequences, /*drafts=*/false);
+    std::vector<Chain> chains = Follow(step, sequences, /*drafts=*/true);
+    // The passes alone have a row a sequence, whatever the step had.
+    for (int32_t draft = 1; each == 1 && draft < config_.drafts_max; ++draft) {
+      GoOn(draft, sequences, chains);
+    }
   }
 }
 

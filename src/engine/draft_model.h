@@ -52,8 +52,8 @@ class DraftModel {
                                             std::span<const DraftSequence> sequences);
 
   // Where the model records (K2Model::UseGraphs): has the passes recorded that come behind a step
-  // of as many sequences as one of `sizes`, with `each` rows in every one. `taps` are those of
-  // steps, with as many rows at least.
+  // of as many sequences as one of `sizes`, with `each` rows in every one; first with one row.
+  // `taps` are those of steps, with as many rows at least.
   void Record(std::span<const int32_t> sizes, int32_t each, std::span<const TensorView> taps);
 
   int64_t weight_bytes() const { return model_->weight_bytes(); }
@@ -69,7 +69,10 @@ class DraftModel {
   };
 
   DraftModel(std::unique_ptr<K2Model> model, Config config, ThreadPool* pool);
-  std::vector<Chain> Follow(const ForwardBatch& step, std::span<const DraftSequence> sequences);
+  // `drafts`: whether any is wanted; else the keys are all that it leaves.
+  std::vector<Chain> Follow(const ForwardBatch& step,
+                            std::span<const DraftSequence> sequences,
+                            bool drafts);
   // For draft `draft`, the first being 0.
   void GoOn(int32_t draft, std::span<const DraftSequence> sequences, std::vector<Chain>& chains);
   void Forward(const ForwardBatch& batch);

@@ -100,6 +100,7 @@ struct EngineStats {
   uint64_t preemptions = 0;
   uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
   DraftStats drafts = {};
+  int32_t drafts_wanted = 0;  // of a sequence, by the last step
   uint64_t step_tokens_last = 0;
   double step_seconds_last = 0, step_seconds = 0;  // of the last step; of all together
   double turn_seconds = 0;                         // that the present turn of its loop has lasted

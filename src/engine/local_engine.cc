@@ -52,7 +52,8 @@ LocalEngine::LocalEngine(const EngineConfig& config,
             std::move(sink),
             factory,
             std::move(table),
-            MakeStepBudget(config, info, executor_->stages())),
+            MakeStepBudget(config, info, executor_->stages()),
+            config.speculation),
       thread_([this] { loop_.Run(); }) {
   BT_CHECK(info.constraints == (factory != nullptr));
 }

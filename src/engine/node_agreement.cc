@@ -33,14 +33,15 @@ std::string Text(const std::vector<int32_t>& sizes) {
 
 // As far as ranks that do not sample have to do with it.
 std::string Text(const SpeculationConfig& speculation) {
+  const char* fixed = speculation.adaptive ? "" : ", adaptive false";
   switch (speculation.method) {
     case DraftMethod::kNone:
       break;
     case DraftMethod::kNgram:
-      return fmt::format("ngram, {} tokens", speculation.drafts);
+      return fmt::format("ngram, {} tokens{}", speculation.drafts, fixed);
     case DraftMethod::kEagle3:
-      return fmt::format("eagle3, {} tokens, draft_tensor_parallel_size {}", speculation.drafts,
-                         speculation.draft_ranks);
+      return fmt::format("eagle3, {} tokens{}, draft_tensor_parallel_size {}", speculation.drafts,
+                         fixed, speculation.draft_ranks);
   }
   return "none";
 }

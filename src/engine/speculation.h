@@ -34,9 +34,21 @@ struct SpeculationConfig {
   // probabilities, whatever the model says. One for each draft, none above the one before it.
   std::vector<double> synthetic_rates = {};
 
+  // Whether fewer are asked for where that gives more tokens a second (draft_count.h).
+  bool adaptive = true;
+
   bool enabled() const { return method != DraftMethod::kNone; }
   bool operator==(const SpeculationConfig&) const = default;
 };
+
+// How many drafts a step may be asked for, rising: the most, half as many, a quarter, and so on
+// down to none.
+inline std::vector<int32_t> DraftCounts(const SpeculationConfig& config) {
+  std::vector<int32_t> counts = {config.drafts};
+  while (config.adaptive && counts.back() > 0) counts.push_back(counts.back() / 2);
+  std::ranges::reverse(counts);
+  return counts;
+}
 
 // Rows of one step that are sampled from: a sequence has one, and one for each draft.
 inline int32_t SampledRowsMax(int32_t sequences, int32_t drafts, int32_t tokens_max) {

@@ -27,6 +27,7 @@ StepLoop::StepLoop(const SchedulerConfig& config,
                    std::shared_ptr<ConstraintFactory> factory,
                    std::shared_ptr<ConstraintTable> table,
                    std::optional<StepBudget> budget,
+                   const SpeculationConfig& speculation,
                    const Clock* clock)
     : scheduler_(config),
       executor_(executor),
@@ -34,6 +35,7 @@ StepLoop::StepLoop(const SchedulerConfig& config,
       table_(std::move(table)),
       clock_(clock != nullptr ? *clock : machine_clock_),
       budget_(std::move(budget)),
+      draft_count_(speculation, executor.plans_in_flight()),
       turn_expected_(budget_ ? 0 : -1),
       queued_requests_max_(config.max_queued_requests),
       queued_tokens_max_(int64_t{8} * config.num_blocks * kBlockTokens) {
@@ -218,14 +220,19 @@ Status StepLoop::Step() {
   if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) {
     {
       ProfileSpan span("schedule");
-      plan = scheduler_.Plan(budget_ ? budget_->costs() : StepCosts());
+      // In a pipeline each plan has its share.
+      const int32_t sequences = scheduler_.stats().running / executor_.stages();
+      plan = scheduler_.Plan(budget_ ? budget_->costs() : StepCosts(), draft_count_.Ask(sequences));
       if (plan.empty()) span.Forget();
     }
     DeliverStarted();
   }
-  const int32_t tokens = plan.num_tokens();
+  const int32_t tokens = plan.num_tokens(), drafts_wanted = plan.drafts_wanted;
   if (!plan.empty()) {
-    if (budget_) started_.push_back({.work = WorkOf(plan), .at = clock_.Now()});
+    started_.push_back({.work = WorkOf(plan),
+                        .at = clock_.Now(),
+                        .drafts_wanted = plan.drafts_wanted,
+                        .drafts_count = draft_count_.Started(plan)});
     profiled_.OnPlan(plan);
     BT_RETURN_IF_ERROR(executor_.Start(std::move(plan)));
     // There may be room for another.
@@ -241,7 +248,7 @@ Status StepLoop::Step() {
   }();
   if (!result.ok()) return result.status();
   profiled_.OnResult(result.value().step);
-  if (budget_) Measure();
+  Measure(result.value());
   {
     const ProfileSpan span("commit");
     scheduler_.Commit(result.value());
@@ -249,7 +256,10 @@ Status StepLoop::Step() {
 
   const std::lock_guard lock(mutex_);
   stats_.step = result.value().step;
-  if (tokens > 0) stats_.step_tokens_last = static_cast<uint64_t>(tokens);
+  if (tokens > 0) {
+    stats_.step_tokens_last = static_cast<uint64_t>(tokens);
+    stats_.drafts_wanted = drafts_wanted;
+  }
   stats_.step_seconds_last = clock_.Now() - start;
   stats_.step_seconds += stats_.step_seconds_last;
   return {};
@@ -263,12 +273,14 @@ void StepLoop::Expect() {
 }
 
 // The oldest step in flight has just ended.
-void StepLoop::Measure() {
+void StepLoop::Measure(const StepResult& result) {
   const Started step = started_.front();
   started_.pop_front();
   const Seconds now = clock_.Now();
-  budget_->Observe(step.work, now - std::max(step.at, finished_at_));
+  const Seconds seconds = now - std::max(step.at, finished_at_);
   finished_at_ = now;
+  if (budget_) budget_->Observe(step.work, seconds);
+  if (step.drafts_count) draft_count_.Observe(step.drafts_wanted, result, seconds);
 }
 
 // Before the step is computed, which may take long.

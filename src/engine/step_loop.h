@@ -10,6 +10,8 @@
 // With an executor that takes several plans the next step is planned while others compute. Nobody
 // else learns of it.
 //
+// Where there are drafts, as many are asked for as pay by what steps took (draft_count.h).
+//
 // With a budget, steps are measured and prompts cut so that they take about as long as they should.
 // A step of several in flight takes the time from the end of the one before it: that is what those
 // who wait for tokens see of it.
@@ -28,6 +30,7 @@
 #include "base/status.h"
 #include "engine/constraint_preparer.h"
 #include "engine/constraint_table.h"
+#include "engine/draft_count.h"
 #include "engine/engine.h"
 #include "engine/executor.h"
 #include "engine/profiled_steps.h"
@@ -47,6 +50,7 @@ class StepLoop {
            std::shared_ptr<ConstraintFactory> factory = nullptr,
            std::shared_ptr<ConstraintTable> table = nullptr,
            std::optional<StepBudget> budget = std::nullopt,
+           const SpeculationConfig& speculation = {},
            const Clock* clock = nullptr);  // null: the machine's
   ~StepLoop();
 
@@ -80,7 +84,7 @@ class StepLoop {
   void BeginTurn();
   Status Step();
   void Expect();
-  void Measure();
+  void Measure(const StepResult& result);
   void DeliverStarted();
   void Deliver();
   // OK: by order, not by a failure.
@@ -93,11 +97,14 @@ class StepLoop {
   const MonotonicClock machine_clock_;
   const Clock& clock_;
   std::optional<StepBudget> budget_;
+  DraftCount draft_count_;
   struct Started {
     StepWork work;
     Seconds at = 0;
+    int32_t drafts_wanted = 0;
+    bool drafts_count = false;  // DraftCount::Started
   };
-  std::deque<Started> started_;  // steps in flight, where there is a budget
+  std::deque<Started> started_;  // steps in flight
   Seconds finished_at_ = 0;      // the last step
   std::vector<Arrival> arrivals_;
   bool stuck_ = false;  // the last turn did nothing: wait for an arrival

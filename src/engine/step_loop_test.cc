@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -73,7 +74,7 @@ std::vector<int32_t> Chunks(int plans_in_flight, std::optional<StepBudget> budge
   ManualClock clock;
   TimedExecutor executor(plans_in_flight, clock);
   test::EventLog log;
-  StepLoop loop(config, executor, log.sink(), nullptr, nullptr, std::move(budget), &clock);
+  StepLoop loop(config, executor, log.sink(), nullptr, nullptr, std::move(budget), {}, &clock);
   EXPECT_TRUE(loop.Submit(MakeRequest(1, 20, 200)).ok());
   EXPECT_TRUE(loop.Submit(MakeRequest(2, 20000, 1)).ok());
   std::thread thread([&] { loop.Run(); });
@@ -167,7 +168,7 @@ TEST(StepLoopTest, TheLoopIsSeenToEndBehindItsLastEvents) {
       EXPECT_EQ(running->Submit(MakeRequest(9, 20, 1)).code(), Code::kUnavailable);
     }
   };
-  StepLoop loop(config, executor, sink, nullptr, nullptr, std::nullopt, &clock);
+  StepLoop loop(config, executor, sink, nullptr, nullptr, std::nullopt, {}, &clock);
   running = &loop;
   executor.watch = [&] { loop.Stop(); };
   EXPECT_TRUE(loop.Submit(MakeRequest(1, 20, 200)).ok());
@@ -191,7 +192,7 @@ TEST(StepLoopTest, WhatAStepShouldTakeIsToldWhileItIsComputed) {
     test::EventLog log;
     std::optional<StepBudget> budget;
     if (budgeted) budget.emplace(0.25, kTokensMax, /*longest=*/600);  // 300 times too long
-    StepLoop loop(config, executor, log.sink(), nullptr, nullptr, std::move(budget), &clock);
+    StepLoop loop(config, executor, log.sink(), nullptr, nullptr, std::move(budget), {}, &clock);
     std::vector<Seconds> expected;
     executor.watch = [&] { expected.push_back(loop.stats().turn_expected_seconds); };
     EXPECT_TRUE(loop.Submit(MakeRequest(1, 4000, 50)).ok());
@@ -209,6 +210,64 @@ TEST(StepLoopTest, WhatAStepShouldTakeIsToldWhileItIsComputed) {
     EXPECT_LT(*std::max_element(expected.begin() + 15, expected.end()), 1.2);
     EXPECT_GT(expected.back(), 0);
     EXPECT_LT(expected.back(), 0.1) << "one token";
+  }
+}
+
+// Every draft is accepted, or none; a step takes ten milliseconds and two for each row.
+class DraftingExecutor final : public Executor {
+ public:
+  DraftingExecutor(ManualClock& clock, bool accepts) : clock_(clock), accepts_(accepts) {}
+
+  int plans_in_flight() const override { return 1; }
+  Status Start(StepPlan plan) override {
+    plan_ = std::move(plan);
+    wanted.push_back(plan_.drafts_wanted);
+    return {};
+  }
+  Result<StepResult> Finish() override {
+    clock_.Advance(0.01 + 0.002 * plan_.num_tokens());
+    StepResult result;
+    result.step = plan_.step;
+    for (const PlannedSequence& planned : plan_.sequences) {
+      SequenceResult& one = result.sequences.emplace_back();
+      one.slot = planned.slot;
+      one.tokens.assign(static_cast<size_t>(accepts_ ? planned.sampled_rows : 1), 7);
+      one.drafts.assign(static_cast<size_t>(plan_.drafts_wanted), 7);
+    }
+    return result;
+  }
+
+  std::vector<int32_t> wanted;
+
+ private:
+  ManualClock& clock_;
+  const bool accepts_;
+  StepPlan plan_;
+};
+
+TEST(StepLoopTest, AsManyDraftsAreAskedForAsPay) {
+  for (const bool accepts : {false, true}) {
+    SchedulerConfig config;
+    config.num_blocks = 1000;
+    config.max_model_len = 32768;
+    config.drafts_max = 3;
+    SpeculationConfig speculation;
+    speculation.method = DraftMethod::kNgram;
+    speculation.drafts = 3;
+    ManualClock clock;
+    DraftingExecutor executor(clock, accepts);
+    test::EventLog log;
+    StepLoop loop(config, executor, log.sink(), nullptr, nullptr, std::nullopt, speculation,
+                  &clock);
+    EXPECT_TRUE(loop.Submit(MakeRequest(1, 20, 4000)).ok());
+    std::thread thread([&] { loop.Run(); });
+    EXPECT_EQ(log.WaitForEnd(1).tokens.size(), 4000u);
+    loop.Stop();
+    thread.join();
+    EXPECT_EQ(loop.stats().drafts_wanted, executor.wanted.back());
+    const auto last = std::span(executor.wanted).last(400);
+    EXPECT_GT(std::ranges::count(last, accepts ? 3 : 0), 350) << accepts;
+    EXPECT_LT(std::ranges::count(last, accepts ? 3 : 0), 400) << "others are tried";
   }
 }
 

@@ -185,13 +185,12 @@ void Worker::RecordSteps() {
       config_.graph_sizes.empty() ? GraphSizes(most) : GraphSizes(config_.graph_sizes, most);
   if (config_.fixed.prompt_chunk > 0) graph_sizes_ = {config_.fixed.decode_rows};
   if (graph_sizes_.empty()) return;
-  std::vector<int32_t> kinds = {1};
-  const int32_t with_drafts = 1 + config_.speculation.drafts;
-  if (with_drafts > 1 && with_drafts <= K2Model::kRecordedRowsMax &&
-      config_.fixed.prompt_chunk == 0) {
-    kinds.push_back(with_drafts);
+  recorded_rows_ = {1};
+  for (const int32_t drafts : DraftCounts(config_.speculation)) {
+    const bool fits = 1 + drafts <= K2Model::kRecordedRowsMax && config_.fixed.prompt_chunk == 0;
+    if (drafts > 0 && fits) recorded_rows_.push_back(1 + drafts);
   }
-  for (const int32_t rows : kinds) {
+  for (const int32_t rows : recorded_rows_) {
     std::vector<int32_t> sizes = graph_sizes_;
     std::erase_if(sizes, [&](int32_t size) { return rows > 1 && size > RecordedMax(rows); });
     for (const int32_t size : sizes) {

@@ -149,10 +149,11 @@ class Worker final : public RankWorker {
                         const ForwardBatch& step,
                         StepResult& result);
   // What follows from the tokens that were sampled of a sequence of the batch.
-  void TakeSampled(const PlannedSequence& planned,
+  void TakeSampled(int32_t wanted,
+                   const PlannedSequence& planned,
                    const SequenceResult& one,
                    DraftSequence& sequence) const;
-  void ProposeNgrams(Slot& slot, SequenceResult& one) const;
+  void ProposeNgrams(int32_t wanted, Slot& slot, SequenceResult& one) const;
   // The draft that follows the sampled row `row`; -1: there is none.
   static TokenId DraftAfter(const StepPlan& plan, const PlannedSequence& planned, int32_t row);
   // Whether the slot's drafts are accepted by chance; not where a constraint has a say.
@@ -207,7 +208,8 @@ class Worker final : public RankWorker {
   Arena sample_arena_;
   Arena sample_staging_;
   std::vector<Slot> slots_;
-  std::vector<int32_t> graph_sizes_;  // of decode steps; empty: none are recorded
+  // Of decode steps: how many sequences, and how many rows in each. Empty: none are recorded.
+  std::vector<int32_t> graph_sizes_, recorded_rows_;
   std::unique_ptr<StepMasks> masks_;  // null: no request is constrained
   double largest_step_seconds_ = 0;
   int64_t scratch_bytes_ = 0;  // after the last step

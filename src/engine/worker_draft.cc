@@ -54,7 +54,7 @@ Status Worker::ProposeDrafts(const StepPlan& plan,
       case DraftMethod::kNone:
         break;
       case DraftMethod::kNgram:
-        ProposeNgrams(slot, one);
+        ProposeNgrams(plan.drafts_wanted, slot, one);
         break;
       case DraftMethod::kEagle3:
         BT_CHECK(false);  // there is a model
@@ -63,7 +63,7 @@ Status Worker::ProposeDrafts(const StepPlan& plan,
   return {};
 }
 
-void Worker::ProposeNgrams(Slot& slot, SequenceResult& one) const {
+void Worker::ProposeNgrams(int32_t wanted, Slot& slot, SequenceResult& one) const {
   const SpeculationConfig& speculation = config_.speculation;
   if (!slot.ngrams.has_value()) {
     slot.ngrams.emplace(speculation.lookup_min, speculation.lookup_max);
@@ -71,10 +71,11 @@ void Worker::ProposeNgrams(Slot& slot, SequenceResult& one) const {
   }
   const auto known = static_cast<size_t>(slot.ngrams->size()) - slot.admitted.prompt.size();
   slot.ngrams->Append(std::span(slot.output).subspan(known));
-  one.drafts = slot.ngrams->Propose(speculation.drafts);
+  if (wanted > 0) one.drafts = slot.ngrams->Propose(wanted);
 }
 
-void Worker::TakeSampled(const PlannedSequence& planned,
+void Worker::TakeSampled(int32_t wanted,
+                         const PlannedSequence& planned,
                          const SequenceResult& one,
                          DraftSequence& sequence) const {
   const Slot& slot = slot_of(planned);
@@ -89,7 +90,7 @@ void Worker::TakeSampled(const PlannedSequence& planned,
     const auto sampled = static_cast<int32_t>(one.tokens.size());
     sequence.valid_rows = planned.token_count - planned.sampled_rows + sampled;
     sequence.next = one.tokens.back();
-    sequence.wanted = slot.over ? 0 : config_.speculation.drafts;
+    sequence.wanted = slot.over ? 0 : wanted;
   }
 }
 
@@ -102,7 +103,8 @@ Status Worker::ProposeByModel(const StepPlan& plan,
     const size_t index = batch.entries[i].index;
     DraftSequence& sequence =
         sequences.emplace_back(DraftSequence{.attention = batch.sequences[i]});
-    if (config_.samples) TakeSampled(plan.sequences[index], result.sequences[index], sequence);
+    if (!config_.samples) continue;
+    TakeSampled(plan.drafts_wanted, plan.sequences[index], result.sequences[index], sequence);
   }
   if (draft_team_ != nullptr) BT_RETURN_IF_ERROR(draft_team_->Agree(sequences));
   // Those behind are read by nobody.

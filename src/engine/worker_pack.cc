@@ -89,8 +89,8 @@ int32_t Worker::RowsEach(const StepPlan& plan, size_t begin, size_t end) const {
     if (!Decodes(planned) || planned.sampled_rows != planned.token_count) return 0;
     most = std::max(most, planned.token_count);
   }
-  const int32_t rows = most == 1 ? 1 : 1 + config_.speculation.drafts;
-  if (rows > K2Model::kRecordedRowsMax) return 0;
+  const int32_t rows = GraphSizeFor(recorded_rows_, most);
+  if (rows > recorded_rows_.back()) return 0;
   const auto count = static_cast<int32_t>(end - begin);
   return GraphSizeFor(graph_sizes_, count) <= RecordedMax(rows) ? rows : 0;
 }

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <new>
+#include <optional>
 
 #include "engine/testing/disturbed_ops.h"
 #include "engine/testing/scripted_constraint.h"
@@ -100,6 +101,7 @@ class WorkerTest : public ::testing::Test {
   }
   std::vector<SequenceResult> Run(StepPlan plan) {
     plan.step = ++step_;
+    plan.drafts_wanted = wanted_.value_or(speculation_.drafts);
     const auto result = worker_->Run(plan);
     EXPECT_TRUE(result.ok());
     // The prompt's last token is not counted: what is sampled in a step is computed in the next.
@@ -135,6 +137,7 @@ class WorkerTest : public ::testing::Test {
   OpsTable ops_;
   FixedSteps fixed_;
   SpeculationConfig speculation_;
+  std::optional<int32_t> wanted_;  // of drafts; all, unless it is given
   size_t sample_bytes_ = size_t{1} << 20;
   std::shared_ptr<ConstraintTable> table_ = std::make_shared<ConstraintTable>();
   std::shared_ptr<ScriptedCalls> calls_ = std::make_shared<ScriptedCalls>();
@@ -214,6 +217,19 @@ TEST_F(WorkerTest, DraftsAreWhatFollowedTheLastTokens) {
   EXPECT_EQ(Next(1, {}).tokens, Tokens{6});
   // Nothing comes after the end.
   EXPECT_EQ(Next(1, {}).drafts, Tokens{});
+}
+
+TEST_F(WorkerTest, AsManyDraftsComeAsThePlanAsksFor) {
+  speculation_.method = DraftMethod::kNgram;
+  speculation_.drafts = 3;
+  speculation_.lookup_min = speculation_.lookup_max = 2;
+  Restart();
+  Constrain(1, "8 29 64 23");
+  (void)First(1, true);
+  wanted_ = 0;
+  EXPECT_EQ(Next(1, {}).drafts, Tokens{});
+  wanted_ = 1;
+  EXPECT_EQ(Next(1, {}).drafts, Tokens{23});
 }
 
 TEST_F(WorkerTest, SyntheticRatesTakeDraftsWhateverTheModelSays) {

@@ -12,9 +12,8 @@ namespace {
 
 // A step of as many tokens in each sequence, few: one, or drafts behind one.
 bool IsDecode(const ForwardBatch& batch) {
-  const size_t tokens = batch.positions.size(), rows = batch.logits_rows.size();
+  const size_t tokens = batch.positions.size();
   if (batch.sequences.empty() || !batch.override_rows.empty()) return false;
-  if (rows == 0) return false;
   const int32_t each = batch.sequences[0].query_count;
   if (each < 1 || each > K2Model::kRecordedRowsMax) return false;
   if (batch.sequences.size() * static_cast<size_t>(each) != tokens) return false;

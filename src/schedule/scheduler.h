@@ -48,9 +48,10 @@ struct SchedulerConfig {
   int64_t max_queued_tokens = 0;       // 0: eight times what the cache holds
   bool enable_prefix_caching = true;
   bool priority_policy = false;  // false: priorities have no effect
-  // Most drafts verified in one step, up to kDraftsMax. Above 0 a sequence is not planned ahead of
-  // the token that it is sampling, and one that samples has blocks for as many positions behind
-  // those of the plan, as far as its length goes and blocks are free: a draft model writes there.
+  // Most drafts verified in one step, up to kDraftsMax. A sequence that verifies some, or is asked
+  // for some, is not planned ahead of the tokens that it is sampling; one that samples has blocks
+  // for as many positions behind those of the plan as drafts are asked for, as far as its length
+  // goes and blocks are free: a draft model writes there.
   int32_t drafts_max = 0;
   // Of a pipeline that computes as many plans at once. With more than one, no sequence is planned
   // ahead of the token that it is sampling, and a plan has its share of those that decode alone.
@@ -89,8 +90,9 @@ class Scheduler {
   // The final event is out at once; what steps in flight still bring for it is dropped.
   void Abort(RequestId id);
   // What to compute next; empty when there is nothing to do before a commit or a new request. With
-  // prompt_chunk the costs have no effect.
-  StepPlan Plan(const StepCosts& costs = {});
+  // prompt_chunk the costs have no effect. Asks for as many drafts behind what is sampled as are
+  // wanted, and drafts_max at most.
+  StepPlan Plan(const StepCosts& costs = {}, int32_t drafts_wanted = kDraftsMax);
   void Commit(const StepResult& result);
   // The events since the last call, in order; at most one per request and commit.
   std::vector<TokenEvent> TakeEvents();
@@ -123,6 +125,7 @@ class Scheduler {
     Sequence* sequence;
     int32_t first_position, token_count, sampled_rows;
     int32_t drafts;  // of the sampled rows
+    bool open;       // what comes behind it is not known before it is committed
   };
   struct InFlightPlan {
     uint64_t step;

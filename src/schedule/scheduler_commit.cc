@@ -28,7 +28,7 @@ void Scheduler::CommitSequence(const PlannedEntry& entry, const SequenceResult& 
   Sequence& sequence = *entry.sequence;
   --sequence.in_flight;
   if (entry.sampled_rows > 0) --sequence.tokens_in_flight;
-  if (entry.drafts > 0) sequence.drafts_in_flight = false;
+  if (entry.open) sequence.drafts_in_flight = false;
   if (sequence.state == SequenceState::kEnding) {
     if (Planted(PlantedBug::kTokenAfterAbort) && !result.tokens.empty()) {
       events_.emplace_back().request = sequence.request.id;

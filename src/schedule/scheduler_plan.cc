@@ -13,8 +13,7 @@ namespace baltoro {
 // Whether another plan may be made for it now.
 bool Scheduler::Plannable(const Sequence& sequence) const {
   if (sequence.drafts_in_flight) return false;
-  const bool ahead =
-      (config_.drafts_max == 0 && config_.stages == 1) || Planted(PlantedBug::kPlanAheadInPipeline);
+  const bool ahead = config_.stages == 1 || Planted(PlantedBug::kPlanAheadInPipeline);
   if (!ahead && sequence.tokens_in_flight > 0) return false;
   const int32_t coming = Planted(PlantedBug::kPlanBeyondLength) ? 0 : sequence.tokens_in_flight;
   return sequence.known() + coming < sequence.tokens_max && sequence.available() > 0;
@@ -33,9 +32,10 @@ int32_t Scheduler::Decoding() const {
   }));
 }
 
-StepPlan Scheduler::Plan(const StepCosts& costs) {
+StepPlan Scheduler::Plan(const StepCosts& costs, int32_t drafts_wanted) {
   StepPlan plan;
   plan.step = next_step_;
+  plan.drafts_wanted = std::clamp(drafts_wanted, 0, config_.drafts_max);
   if (!Planted(PlantedBug::kCostsNeverChange) || costs_.unlimited()) costs_ = costs;
   InFlightPlan record{.step = next_step_, .entries = {}};
   if (!spare_records_.empty()) {
@@ -334,11 +334,12 @@ void Scheduler::AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFl
                             .first_position = sequence.planned,
                             .token_count = count,
                             .sampled_rows = planned.sampled_rows,
-                            .drafts = drafts});
+                            .drafts = drafts,
+                            .open = drafts > 0 || (samples && plan.drafts_wanted > 0)});
   sequence.planned += count;
   ++sequence.in_flight;
   if (samples) ++sequence.tokens_in_flight;
-  if (drafts > 0) sequence.drafts_in_flight = true;
+  if (record.entries.back().open) sequence.drafts_in_flight = true;
   if (Planted(PlantedBug::kNameBeforeComputed)) {
     sequence.computed = std::min(sequence.planned, sequence.known());
     NameComputedBlocks(sequence);
@@ -350,9 +351,9 @@ void Scheduler::PlanBlocks(StepPlan& plan, const InFlightPlan& record) {
   for (size_t i = 0; i < record.entries.size(); ++i) {
     const PlannedEntry& entry = record.entries[i];
     Sequence& sequence = *entry.sequence;
-    if (entry.sampled_rows > 0 && config_.drafts_max > 0 &&
+    if (entry.sampled_rows > 0 && plan.drafts_wanted > 0 &&
         !Planted(PlantedBug::kDraftsNotReserved)) {
-      const int32_t end = entry.first_position + entry.token_count + config_.drafts_max;
+      const int32_t end = entry.first_position + entry.token_count + plan.drafts_wanted;
       const bool beyond = Planted(PlantedBug::kReservedBeyondLength);
       (void)GrowTo(sequence, beyond ? end : std::min(end, sequence.tokens_max));
     }

@@ -351,6 +351,31 @@ TEST(SchedulerTest, WhoSamplesHasBlocksForDraftsBehindItsLastToken) {
   EXPECT_EQ(scheduler.stats().preemptions, 0u);
 }
 
+// Who asks for none loses nothing: the next step is planned as where there are no drafts.
+TEST(SchedulerTest, DraftsAreAskedForStepByStep) {
+  SchedulerConfig config = Config();
+  config.drafts_max = 3;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 40)).ok());
+  const StepPlan first = scheduler.Plan({}, 0);
+  EXPECT_EQ(first.drafts_wanted, 0);
+  const StepPlan ahead = scheduler.Plan({}, 2);
+  EXPECT_EQ(ahead.drafts_wanted, 2);
+  EXPECT_THAT(ahead.tokens, ElementsAre(kSampledToken));
+  EXPECT_TRUE(scheduler.Plan({}, 9).empty());  // which tokens come is not known now
+  scheduler.Commit(Answer(first));
+  EXPECT_TRUE(scheduler.Plan({}, 9).empty());
+  StepResult result = Answer(ahead);
+  result.sequences[0].drafts = {8, 9};
+  scheduler.Commit(result);
+
+  const StepPlan verify = scheduler.Plan({}, 0);
+  EXPECT_THAT(verify.tokens, ElementsAre(7, 8, 9));
+  EXPECT_TRUE(scheduler.Plan({}, 0).empty());
+  scheduler.Commit(Answer(verify));
+  EXPECT_EQ(scheduler.Plan({}, 9).drafts_wanted, 3);
+}
+
 TEST(SchedulerTest, DraftsLeaveEveryDecodeItsToken) {
   SchedulerConfig config = Config();
   config.max_num_batched_tokens = 6;

@@ -42,7 +42,7 @@ struct Sequence {
   int32_t in_flight = 0;  // plans made and not committed
   // Tokens that plans in flight will yield; unknown (and at least one) while drafts are verified.
   int32_t tokens_in_flight = 0;
-  bool drafts_in_flight = false;
+  bool drafts_in_flight = false;  // some are verified, or will be brought, by a plan in flight
 
   SlotId slot{-1};
   std::vector<BlockId> blocks;

@@ -70,6 +70,7 @@ struct StepPlan {
   std::vector<TokenId> tokens;             // kSampledToken where not yet known to the scheduler
   std::vector<BlockId> new_blocks;         // entry b of a block table holds positions
                                            // [64 b, 64 b + 64)
+  int32_t drafts_wanted = 0;  // behind what each sequence samples, for a later step to verify
 
   bool empty() const { return sequences.empty(); }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }

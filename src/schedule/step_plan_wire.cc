@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "request/wire.h"
+#include "schedule/draft_stats.h"
 
 namespace baltoro {
 
@@ -120,6 +121,9 @@ Status Check(const StepPlan& plan, const StepPlanLimits& limits) {
   if (!AllBelow(plan.retired, 0, limits.max_num_seqs)) {
     return InvalidArgument("step plan: a retired slot that is not there");
   }
+  if (plan.drafts_wanted < 0 || plan.drafts_wanted > kDraftsMax) {
+    return InvalidArgument("step plan: a number of drafts out of range");
+  }
   if (!AllBelow(plan.tokens, kSampledToken, limits.vocab)) {
     return InvalidArgument("step plan: a token outside of the vocabulary");
   }
@@ -149,6 +153,7 @@ std::string SerialisePlan(const StepPlan& plan) {
   for (const PlannedSequence& planned : plan.sequences) Encode(writer, planned);
   writer.PutArray<TokenId>(plan.tokens);
   PutIds(writer, plan.new_blocks);
+  writer.Put(plan.drafts_wanted);
   return writer.Take();
 }
 
@@ -164,6 +169,7 @@ Result<StepPlan> ParsePlan(std::string_view bytes, const StepPlanLimits& limits)
   for (PlannedSequence& planned : plan.sequences) planned = DecodePlanned(reader);
   plan.tokens = reader.GetArray<TokenId>();
   plan.new_blocks = GetIds<BlockId>(reader);
+  plan.drafts_wanted = reader.Get<int32_t>();
   BT_RETURN_IF_ERROR(reader.Finish("step plan"));
   BT_RETURN_IF_ERROR(Check(plan, limits));
   return plan;

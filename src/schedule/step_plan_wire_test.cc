@@ -31,6 +31,7 @@ class RandomPlans : public RandomValues {
     plan.tokens = Below<TokenId>(1000);
     plan.tokens.push_back(kSampledToken);
     plan.new_blocks = Below<BlockId>(50);
+    plan.drafts_wanted = static_cast<int32_t>(Number<uint32_t>() % (kDraftsMax + 1));
     for (uint32_t i = Number<uint32_t>() % 4; i > 0; --i) {
       AdmittedSequence& admitted = plan.admitted.emplace_back();
       admitted.slot = SlotId{static_cast<int32_t>(Number<uint32_t>() % 100)};
@@ -165,6 +166,8 @@ TEST(StepPlanWireTest, EachPartIsHeldToItsLimit) {
   EXPECT_TRUE(refused([](StepPlan& p) { p.retired = {SlotId{-1}}; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.tokens[0] = 1000; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.tokens[0] = -2; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.drafts_wanted = -1; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.drafts_wanted = kDraftsMax + 1; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.admitted[0].prompt.clear(); }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.admitted[0].prompt[0] = kSampledToken; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.admitted[0].sampling.logit_bias = {{1000, 0.f}}; }));

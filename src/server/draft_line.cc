@@ -9,6 +9,7 @@ namespace baltoro {
 std::string DraftLine(const DraftStats& before,
                       const DraftStats& now,
                       int32_t drafts_max,
+                      int32_t wanted,
                       Seconds elapsed) {
   if (now.drafts <= before.drafts || elapsed <= 0) return "";
   const auto drafts = static_cast<double>(now.drafts - before.drafts);
@@ -22,9 +23,9 @@ std::string DraftLine(const DraftStats& before,
   return fmt::format(
       "SpecDecoding metrics: Mean acceptance length: {:.2f}, Accepted throughput: {:.2f} tokens/s, "
       "Drafted throughput: {:.2f} tokens/s, Accepted: {:.0f} tokens, Drafted: {:.0f} tokens, "
-      "Per-position acceptance rate: {}, Avg Draft acceptance rate: {:.1f}%",
+      "Per-position acceptance rate: {}, Avg Draft acceptance rate: {:.1f}%, Drafts asked for: {}",
       1 + accepted / drafts, accepted / elapsed, drafted / elapsed, accepted, drafted, rates,
-      100 * accepted / drafted);
+      100 * accepted / drafted, wanted);
 }
 
 }  // namespace baltoro

@@ -11,10 +11,11 @@
 namespace baltoro {
 
 // vLLM's line about what came between the two in `elapsed` seconds, of drafts of up to `drafts_max`
-// tokens; empty if nothing was drafted.
+// tokens, and how many the last step asked for; empty if nothing was drafted.
 std::string DraftLine(const DraftStats& before,
                       const DraftStats& now,
                       int32_t drafts_max,
+                      int32_t wanted,
                       Seconds elapsed);
 
 }  // namespace baltoro

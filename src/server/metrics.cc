@@ -109,6 +109,7 @@ struct Metrics::State {
   struct DraftFollower {
     Follower drafts, tokens, accepted;
     std::vector<Follower> accepted_at;
+    prometheus::Gauge& wanted;
 
     DraftFollower(State& state, int32_t drafts_max)
         : drafts(state.AddCounter("vllm:spec_decode_num_drafts_total",
@@ -116,7 +117,9 @@ struct Metrics::State {
           tokens(state.AddCounter("vllm:spec_decode_num_draft_tokens_total",
                                   "Tokens of drafts that were verified.")),
           accepted(state.AddCounter("vllm:spec_decode_num_accepted_tokens_total",
-                                    "Tokens of drafts that were accepted.")) {
+                                    "Tokens of drafts that were accepted.")),
+          wanted(state.AddGauge("baltoro:spec_decode_wanted_tokens",
+                                "Tokens of drafts that the newest step asked for, of a request.")) {
       auto& family = prometheus::BuildCounter()
                          .Name("vllm:spec_decode_num_accepted_tokens_per_pos_total")
                          .Help("Tokens of drafts that were accepted, by their place in the draft.")
@@ -127,7 +130,8 @@ struct Metrics::State {
         accepted_at.emplace_back(family.Add(of));
       }
     }
-    void Follow(const DraftStats& stats) {
+    void Follow(const DraftStats& stats, int32_t wanted_now) {
+      wanted.Set(wanted_now);
       drafts.Follow(stats.drafts);
       tokens.Follow(stats.draft_tokens);
       accepted.Follow(stats.accepted_tokens);
@@ -329,7 +333,7 @@ void Metrics::Update(const EngineStats& stats) {
   state_->computed_prompt_tokens.Follow(stats.prompt_tokens_computed);
   state_->step_seconds.Follow(stats.step_seconds);
   state_->restarts.Follow(stats.restarts);
-  if (state_->drafts) state_->drafts->Follow(stats.drafts);
+  if (state_->drafts) state_->drafts->Follow(stats.drafts, stats.drafts_wanted);
   state_->engine_log.Follow(stats.log_drops);
   state_->ObserveSteps(stats);
   state_->last = stats;

@@ -122,7 +122,8 @@ std::vector<std::string> Server::Tick() {
       prompt, generated, stats.running, stats.waiting,
       stats.preemptions > 0 ? fmt::format("Preemptions: {}, ", stats.preemptions) : "",
       100 * stats.kv_usage, hit_rate)};
-  const std::string drafts = DraftLine(before.drafts, stats.drafts, config_.drafts_max, elapsed);
+  const std::string drafts =
+      DraftLine(before.drafts, stats.drafts, config_.drafts_max, stats.drafts_wanted, elapsed);
   if (!drafts.empty()) lines.push_back(drafts);
   return lines;
 }

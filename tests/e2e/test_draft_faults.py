@@ -23,7 +23,7 @@ PROMPTS = ["Hello", "What is 3 + 4?", "Count to ten.", "1, 2, 3,", "Who are you?
 
 
 def drafts(model, count=3):
-    return json.dumps({"method": "eagle3", "model": str(model), "num_speculative_tokens": count})
+    return json.dumps({"method": "eagle3", "model": str(model), "num_speculative_tokens": count, "adaptive": False})
 
 
 def ask(server, prompt):

@@ -53,11 +53,11 @@ def test_nodes_answer_as_one_rank(one_rank, nnodes, flags):
 
 
 def ngram(drafts):
-    return json.dumps({"method": "ngram", "num_speculative_tokens": drafts, "prompt_lookup_min": 1})
+    return json.dumps({"method": "ngram", "num_speculative_tokens": drafts, "prompt_lookup_min": 1, "adaptive": False})
 
 
 def eagle3(drafts, **more):
-    return json.dumps({"method": "eagle3", "num_speculative_tokens": drafts, **more})
+    return json.dumps({"method": "eagle3", "num_speculative_tokens": drafts, "adaptive": False, **more})
 
 
 # With two stages of two ranks, both of the last one share the draft model; with one, they are of different nodes.
@@ -255,7 +255,7 @@ def test_a_longer_standstill_is_an_end_and_whoever_wakes_up_comes_back():
 
 @pytest.mark.parametrize("flag, one, other, said", [
     ("--seed", "7", "8", ("--seed", "7", "8")),
-    ("-sc", ngram(3), "{}", ("--speculative-config", "ngram, 3 tokens", "none")),
+    ("-sc", ngram(3), "{}", ("--speculative-config", "ngram, 3 tokens, adaptive false", "none")),
     ("-sc", eagle3(3), eagle3(3, draft_tensor_parallel_size=1),
      ("--speculative-config", "draft_tensor_parallel_size 2", "draft_tensor_parallel_size 1"))], ids=["seed", "drafts", "draft ranks"])
 def test_nodes_that_were_started_differently_are_told_how(flag, one, other, said):

@@ -15,16 +15,17 @@ LIST = "\n".join(f"item {i}: {WORDS[i % len(WORDS)]} {WORDS[i * 7 % len(WORDS)]}
 
 
 def ngram(drafts, **more):
-    return json.dumps({"method": "ngram", "num_speculative_tokens": drafts, **more})
+    """As many in every step, but where told otherwise."""
+    return json.dumps({"method": "ngram", "num_speculative_tokens": drafts, "adaptive": False, **more})
 
 
 def eagle3(drafts, **more):
     """The draft that is found without a name: that of MLA."""
-    return json.dumps({"method": "eagle3", "num_speculative_tokens": drafts, **more})
+    return json.dumps({"method": "eagle3", "num_speculative_tokens": drafts, "adaptive": False, **more})
 
 
 def llama(drafts):
-    return json.dumps({"method": "eagle3", "model": str(ROOT / "pocket/draft-llama"), "num_speculative_tokens": drafts})
+    return json.dumps({"method": "eagle3", "model": str(ROOT / "pocket/draft-llama"), "num_speculative_tokens": drafts, "adaptive": False})
 
 
 def post(server, path, body):
@@ -104,11 +105,12 @@ def plain():
     ["-sc", eagle3(3)], ["-sc", eagle3(5), "--max-num-batched-tokens", "64", "--max-num-seqs", "12"],
     ["-sc", eagle3(4), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "7100000"],
     ["-sc", eagle3(3), "-tp", "2"], ["-sc", eagle3(3, draft_tensor_parallel_size=1), "-tp", "2"], ["-sc", eagle3(2), "-pp", "2"], ["-sc", eagle3(3), "--kv-cache-dtype", "fp8"],
+    ["-sc", eagle3(5, adaptive=True)], ["-sc", ngram(6, prompt_lookup_min=1, adaptive=True), "-pp", "2"],
     ["-sc", llama(3)], ["-sc", llama(4), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "10100000"],
     ["-sc", llama(3), "-tp", "2"], ["-sc", llama(3), "--kv-cache-dtype", "fp8"]],
     ids=["1", "3", "8-narrow", "4-tight", "4-tp2", "4-pp2",
          "model-3", "model-5-narrow", "model-4-tight", "model-3-tp2", "model-3-tp2-whole", "model-2-pp2", "model-3-fp8",
-         "llama-3", "llama-4-tight", "llama-3-tp2", "llama-3-fp8"])
+         "model-5-adaptive", "6-pp2-adaptive", "llama-3", "llama-4-tight", "llama-3-tp2", "llama-3-fp8"])
 def test_every_answer_is_the_one_without(plain, flags):
     server = Server(MODEL, "--served-model-name", "pocket", *flags)
     try:

@@ -60,8 +60,8 @@ def random_model(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["no drafts", "ngram", "eagle3"])
 def random_server(random_model, request):
-    drafts = {"no drafts": {}, "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1},
-              "eagle3": {"method": "eagle3", "model": str(random_model / "draft"), "num_speculative_tokens": 3}}[request.param]
+    drafts = {"no drafts": {}, "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "adaptive": False},
+              "eagle3": {"method": "eagle3", "model": str(random_model / "draft"), "num_speculative_tokens": 3, "adaptive": False}}[request.param]
     running = Server(str(random_model), "--load-format", "dummy", "--max-num-seqs", "64", "-sc", json.dumps(drafts))
     running.drafts = request.param
     running.max_tokens = MAX_TOKENS_OF_MANY if LONG and drafts else MAX_TOKENS

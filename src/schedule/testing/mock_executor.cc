@@ -38,12 +38,10 @@ TokenId OracleToken(uint64_t chain,
 
 MockExecutor::MockExecutor(int32_t num_blocks,
                            int32_t max_num_seqs,
-                           int32_t drafts_max,
                            const FixedForms& fixed,
                            uint64_t seed)
     : kv_(static_cast<size_t>(num_blocks) * kBlockTokens),
       slots_(max_num_seqs),
-      drafts_max_(drafts_max),
       fixed_(fixed),
       random_(seed) {}
 
@@ -171,7 +169,8 @@ void MockExecutor::RunSequence(const StepPlan& plan,
     if (row + 1 < planned.sampled_rows && tokens[i + 1] != token) break;
   }
   uint64_t guess = slot.chain.back();
-  for (int32_t count = static_cast<int32_t>(random_() % (drafts_max_ + 1)); count > 0; --count) {
+  for (int32_t count = static_cast<int32_t>(random_() % (plan.drafts_wanted + 1)); count > 0;
+       --count) {
     const bool right = random_() % 4 != 0;
     result.drafts.push_back(right ? OracleToken(guess, 1 << 30, 0, {}) : 0);
     guess = ChainNext(guess, result.drafts.back());

@@ -39,11 +39,7 @@ struct FixedForms {
 
 class MockExecutor {
  public:
-  MockExecutor(int32_t num_blocks,
-               int32_t max_num_seqs,
-               int32_t drafts_max,
-               const FixedForms& fixed,
-               uint64_t seed);
+  MockExecutor(int32_t num_blocks, int32_t max_num_seqs, const FixedForms& fixed, uint64_t seed);
 
   StepResult Run(const StepPlan& plan);
 
@@ -76,7 +72,6 @@ class MockExecutor {
 
   std::vector<uint64_t> kv_;
   std::vector<Slot> slots_;
-  int32_t drafts_max_;
   FixedForms fixed_;
   std::mt19937_64 random_;
   std::string violation_;

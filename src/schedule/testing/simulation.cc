@@ -78,8 +78,8 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
   const FixedForms fixed{.prompt_chunk = config_.prompt_chunk,
                          .decode_rows = config_.decode_rows,
                          .prompt_logprob_rows_max = config_.prompt_logprob_rows_max};
-  executor_ = std::make_unique<MockExecutor>(config_.num_blocks, config_.max_num_seqs,
-                                             config_.drafts_max, fixed, random_());
+  executor_ =
+      std::make_unique<MockExecutor>(config_.num_blocks, config_.max_num_seqs, fixed, random_());
   for (int i = 0; i < 4; ++i) {
     auto& prefix = prefixes_.emplace_back(Between(1, prompt_max_));
     for (TokenId& token : prefix) token = Between(0, kVocab - 1);
@@ -220,7 +220,11 @@ void Simulation::AbortOne() {
 void Simulation::PlanOne() {
   if (limits_ && Chance(4)) costs_ = RandomCosts();
   fairness_->Before(*scheduler_);
-  StepPlan plan = scheduler_->Plan(costs_);
+  const int32_t wanted = Between(0, config_.drafts_max + 1);
+  StepPlan plan = scheduler_->Plan(costs_, wanted);
+  if (plan.drafts_wanted != std::min(wanted, config_.drafts_max)) {
+    Violate("another number of drafts is asked for than is wanted");
+  }
   if (const std::string wrong = fairness_->After(*scheduler_, plan, costs_); !wrong.empty()) {
     return Violate(wrong);
   }
@@ -400,7 +404,7 @@ void Simulation::CheckDrafts(const StepPlan& plan) {
     }
     const PlannedSequence& planned = *found->second;
     if (planned.sampled_rows == 0) return;
-    const int32_t end = std::min(planned.first_position + planned.token_count + config_.drafts_max,
+    const int32_t end = std::min(planned.first_position + planned.token_count + plan.drafts_wanted,
                                  sequence.tokens_max);
     if (free > 0 && static_cast<int32_t>(sequence.blocks.size()) < BlocksFor(end)) {
       Violate("no blocks for drafts, though some are free");
