@@ -93,7 +93,7 @@ TEST(SpeculativeConfigTest, ADraftModelHasItsDirectoryAndItsRanks) {
 }
 
 TEST(SpeculativeConfigTest, TheNumberFollowsWhatIsMeasured) {
-  EXPECT_TRUE(Accept(Ngram({})).config.adaptive);
+  EXPECT_TRUE(Accept(Ngram(Json::object())).config.adaptive);
   EXPECT_FALSE(Accept(Ngram({{"adaptive", false}})).config.adaptive);
   const Json synthetic = {{"rejection_sample_method", "synthetic"},
                           {"synthetic_acceptance_length", 2}};
