@@ -11,7 +11,8 @@ case "${1:-build}" in
 esac
 
 build="g++ cmake ninja-build ccache mold pkg-config libssl-dev libcurl4-openssl-dev nlohmann-json3-dev libfmt-dev libspdlog-dev
-  libyaml-cpp-dev prometheus-cpp-dev liburing-dev libedit-dev zlib1g-dev ca-certificates"
+  libyaml-cpp-dev prometheus-cpp-dev liburing-dev libedit-dev zlib1g-dev libjpeg-dev libpng-dev
+  libwebp-dev ca-certificates"
 package="dpkg-dev debian-archive-keyring python3"
 test="libgtest-dev libgmock-dev libbenchmark-dev libicu-dev python3 python3-venv curl iproute2 procps clang-format-14 slurm-wlm munge valgrind
   chromium chromium-driver"  # these two with what they need: 127 MiB to load, 420 MiB installed

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds static archives of the libraries that Debian 12 has only shared ones of, or with more in them than we use (its libcurl
 # brings LDAP and Kerberos along), from Debian's sources, into build/package/static. Their headers are those of the system's
-# packages, which are of the same versions; libssl, libcrypto, libz, liburing and libyaml-cpp have archives there.
+# packages, which are of the same versions; libssl, libcrypto, libz, liburing, libyaml-cpp, libjpeg,
+# libpng and libwebp have archives there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$PWD/build/package

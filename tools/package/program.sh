@@ -30,8 +30,8 @@ if ninja -C build/portable -t query baltoro_cuda_module >/dev/null 2>&1; then
 fi
 files=$(find "$stage" -type f)
 strip $files
-for package in libbsd-dev libcurl4-openssl-dev libedit-dev libfmt-dev libmd-dev libncurses-dev libspdlog-dev libssl-dev libstdc++-12-dev \
-    liburing-dev libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev; do
+for package in libbsd-dev libcurl4-openssl-dev libedit-dev libfmt-dev libjpeg62-turbo-dev libmd-dev libncurses-dev libpng-dev libspdlog-dev \
+    libssl-dev libstdc++-12-dev liburing-dev libwebp-dev libyaml-cpp-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev; do
   cp /usr/share/doc/$package/copyright "$stage/share/baltoro/licences/$package"
 done
 cp LICENSE "$stage/share/baltoro/licences/baltoro"

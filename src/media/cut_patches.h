@@ -1,0 +1,32 @@
+#pragma once
+
+// From a decoded picture to what the encoder reads.
+
+#include <array>
+#include <cstdint>
+
+#include "media/picture_rules.h"
+#include "media/rgb.h"
+
+namespace baltoro {
+
+// 128 bits of SHA-256. Equal exactly for pictures that give the same rules, grid and bytes, in
+// every process: a name for caches. Clients cannot choose it.
+using PictureHash = std::array<uint8_t, 16>;
+
+struct PicturePatches {
+  int grid_height = 0;  // patches; the grid of frames is 1
+  int grid_width = 0;
+  int tokens = 0;  // that it takes in a prompt
+  // u8 [grid_height * grid_width, 3, patch, patch]: patches row by row, of each its channels, of
+  // each its rows. Not normalised.
+  PixelBuffer bytes = {};
+  size_t size = 0;  // of `bytes`
+  PictureHash hash = {};
+};
+
+// Scales the picture down where the rules say so, pads it with black to the right and below, and
+// cuts it. kResourceExhausted where there is no memory. Any thread.
+Result<PicturePatches> CutPatches(Rgb picture, const PictureRules& rules);
+
+}  // namespace baltoro

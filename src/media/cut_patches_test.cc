@@ -1,0 +1,76 @@
+#include "media/cut_patches.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace baltoro {
+namespace {
+
+// Each byte says where it stands.
+Rgb Numbered(int width, int height) {
+  Rgb out = std::move(Rgb::Make(width, height)).value();
+  for (size_t i = 0; i < out.size(); ++i) out.row(0)[i] = static_cast<uint8_t>(i % 251 + 1);
+  return out;
+}
+
+TEST(CutPatchesTest, PatchesGoRowByRowAndChannelByChannel) {
+  const Rgb picture = Numbered(56, 28);
+  const auto patches = CutPatches(Numbered(56, 28), {});
+  ASSERT_TRUE(patches.ok());
+
+  EXPECT_EQ(patches.value().grid_height, 2);
+  EXPECT_EQ(patches.value().grid_width, 4);
+  EXPECT_EQ(patches.value().tokens, 2);
+  ASSERT_EQ(patches.value().size, 8U * 588);
+  for (int patch = 0; patch < 8; ++patch) {
+    for (int at = 0; at < 588; ++at) {
+      const int channel = at / 196;
+      const int y = patch / 4 * 14 + at / 14 % 14;
+      const int x = patch % 4 * 14 + at % 14;
+      ASSERT_EQ(patches.value().bytes.bytes[patch * 588 + at], picture.row(y)[3 * x + channel])
+          << patch << " " << at;
+    }
+  }
+}
+
+TEST(CutPatchesTest, WhatIsMissingToTheRightAndBelowIsBlack) {
+  const auto patches = CutPatches(Numbered(15, 13), {});
+  ASSERT_TRUE(patches.ok());
+  ASSERT_EQ(patches.value().size, 4U * 588);
+  for (int patch = 0; patch < 4; ++patch) {
+    for (int at = 0; at < 588; ++at) {
+      const int y = patch / 2 * 14 + at / 14 % 14;
+      const int x = patch % 2 * 14 + at % 14;
+      EXPECT_EQ(patches.value().bytes.bytes[patch * 588 + at] != 0, x < 15 && y < 13);
+    }
+  }
+}
+
+TEST(CutPatchesTest, EqualPicturesHaveEqualHashes) {
+  EXPECT_EQ(CutPatches(Numbered(40, 30), {}).value().hash,
+            CutPatches(Numbered(40, 30), {}).value().hash);
+}
+
+// Of a picture of one colour, padded, the bytes of two shapes can be the same.
+TEST(CutPatchesTest, BytesShapesAndRulesHaveHashesOfTheirOwn) {
+  std::set<PictureHash> hashes;
+  const auto black = [](int width, int height) {
+    Rgb out = std::move(Rgb::Make(width, height)).value();
+    std::fill_n(out.row(0), out.size(), uint8_t{0});
+    return out;
+  };
+  hashes.insert(CutPatches(black(56, 28), {}).value().hash);
+  hashes.insert(CutPatches(black(28, 56), {}).value().hash);
+  hashes.insert(CutPatches(black(28, 28), {}).value().hash);
+  hashes.insert(CutPatches(Numbered(28, 28), {}).value().hash);
+  hashes.insert(CutPatches(black(28, 28), {.mean = {0, 0, 0}}).value().hash);
+  hashes.insert(CutPatches(black(28, 28), {.std = {1, 1, 1}}).value().hash);
+  hashes.insert(CutPatches(black(28, 28), {.patches_max = 4096}).value().hash);
+  hashes.insert(CutPatches(black(28, 28), {.patch = 7}).value().hash);
+  EXPECT_EQ(hashes.size(), 8U);
+}
+
+}  // namespace
+}  // namespace baltoro
