@@ -1,4 +1,4 @@
-#include "model/config_reader.h"
+#include "base/config_reader.h"
 
 #include <fmt/format.h>
 
