@@ -39,7 +39,7 @@ endif()
 # once: with BT_TESTS_OF=release those of the first two lists, with BT_TESTS_OF=sanitized all but those of the first, which are
 # numbers of whole models and the folders of the program itself: these are then not compiled a second time.
 set(bt_release_rooms model forms bench_serve chat cli doctor inspect launch pull terminal verify)
-set(bt_both_rooms tensor ops weights engine schedule)  # numbers that depend on how the compiler optimises, or long runs
+set(bt_both_rooms tensor ops weights vision engine schedule)  # numbers that depend on how the compiler optimises, or long runs
 
 add_custom_target(unit_tests)  # all that run without a GPU, and not the program
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/config_reader.h"
 #include "base/file.h"
-#include "model/config_reader.h"
 
 namespace baltoro {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "base/config_reader.h"
 #include "base/file.h"
-#include "model/config_reader.h"
 
 namespace baltoro {
 namespace {

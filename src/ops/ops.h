@@ -39,6 +39,7 @@
 namespace baltoro {
 
 struct SmallOps;
+struct VisionOps;
 
 struct OpsTable {
   const char* name = "";
@@ -93,6 +94,9 @@ struct OpsTable {
   // that names[id] gives it where there are names; -1 where a logit is not finite.  logits
   // [rows, n] f32; names [n] i32 or empty; tokens [rows] i32.
   void (*pick)(const OpContext&, TensorView tokens, TensorView logits, TensorView names) = nullptr;
+
+  // Of a picture encoder (ops/vision.h). Null: the backend has none.
+  const VisionOps* vision = nullptr;
 
   // What the backend is composed of, for tests and benchmarks of single operations.
   const SmallOps* small = nullptr;

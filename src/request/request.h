@@ -4,6 +4,7 @@
 // there is no text: prompts are token ids, stop strings are matched by the door, which then
 // cancels.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,9 +54,21 @@ struct StopRules {
   bool operator==(const StopRules&) const = default;
 };
 
+// A picture in a prompt. The model reads what an encoder makes of it in place of `count` tokens,
+// which are the placeholder's.
+struct RequestPicture {
+  int32_t begin = 0, count = 0;               // in Request::prompt
+  int32_t frames = 1, rows = 0, columns = 0;  // its grid, in patches
+  std::array<uint8_t, 16> hash = {};  // of all that the encoder sees; no client can choose it
+  SharedBytes pixels;  // u8 [frames * rows * columns, 3, patch, patch], frame by frame, row by row
+
+  bool operator==(const RequestPicture&) const = default;
+};
+
 struct Request {
   RequestId id{};
   std::vector<TokenId> prompt;  // at least one
+  std::vector<RequestPicture> pictures;  // in the order of the prompt; none overlaps another
   SamplingParams sampling;
   StopRules stop;
   int32_t priority = 0;    // lower runs first under the priority policy

@@ -156,9 +156,31 @@ std::vector<TokenLogprobs> DecodeLogprobs(WireReader& reader) {
   return rows;
 }
 
+void Encode(WireWriter& writer, const RequestPicture& picture) {
+  for (const int32_t number :
+       {picture.begin, picture.count, picture.frames, picture.rows, picture.columns}) {
+    writer.Put(number);
+  }
+  for (const uint8_t byte : picture.hash) writer.Put(byte);
+  writer.PutBytes(picture.pixels.str());
+}
+
+RequestPicture DecodePicture(WireReader& reader) {
+  RequestPicture picture;
+  for (int32_t* const number :
+       {&picture.begin, &picture.count, &picture.frames, &picture.rows, &picture.columns}) {
+    *number = reader.Get<int32_t>();
+  }
+  for (uint8_t& byte : picture.hash) byte = reader.Get<uint8_t>();
+  picture.pixels = reader.GetBytes();
+  return picture;
+}
+
 void Encode(WireWriter& writer, const Request& request) {
   writer.Put(request.id);
   writer.PutArray<TokenId>(request.prompt);
+  writer.Put(static_cast<uint32_t>(request.pictures.size()));
+  for (const RequestPicture& picture : request.pictures) Encode(writer, picture);
   Encode(writer, request.sampling);
   writer.Put(request.stop.max_tokens);
   writer.Put(request.stop.min_tokens);
@@ -175,6 +197,9 @@ Request DecodeRequest(WireReader& reader) {
   Request request;
   request.id = reader.Get<RequestId>();
   request.prompt = reader.GetArray<TokenId>();
+  constexpr size_t kPictureBytes = 5 * sizeof(int32_t) + 16 + sizeof(uint32_t);
+  request.pictures.resize(reader.GetCount(kPictureBytes));
+  for (RequestPicture& picture : request.pictures) picture = DecodePicture(reader);
   request.sampling = DecodeSampling(reader);
   request.stop.max_tokens = reader.Get<int32_t>();
   request.stop.min_tokens = reader.Get<int32_t>();

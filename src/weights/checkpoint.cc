@@ -10,6 +10,14 @@
 namespace baltoro {
 namespace {
 
+// Elements of a row, as Read counts rows.
+int64_t WidthOf(const std::vector<int64_t>& shape) {
+  if (shape.size() == 1) return shape[0];
+  int64_t width = 1;
+  for (size_t i = 1; i < shape.size(); ++i) width *= shape[i];
+  return width;
+}
+
 constexpr std::string_view kOuterPrefix = "language_model.";
 
 Status InFile(const std::string& path, const Status& why) {
@@ -114,8 +122,8 @@ Status Checkpoint::Read(const SourceTensor& tensor, int64_t row, TensorView out)
   const Tensor& stored = tensors_[tensor.handle];
   BT_CHECK(out.rank == 2 && out.contiguous() && out.dtype == stored.dtype);
   const int64_t rows = stored.shape.size() > 1 ? stored.shape[0] : 1;
-  const int64_t width = stored.shape.empty() ? 1 : stored.shape.back();
-  BT_CHECK(stored.shape.size() <= 2 && out.dim(1) == width);
+  const int64_t width = WidthOf(stored.shape);
+  BT_CHECK(out.dim(1) == width);
   BT_CHECK(row >= 0 && out.dim(0) >= 0 && row + out.dim(0) <= rows);
   const int64_t row_bytes = width * SizeOf(stored.dtype);
   return ReadBytes(tensor, static_cast<uint64_t>(row * row_bytes), out.data,
@@ -146,7 +154,7 @@ void Checkpoint::AddRanges(const SourceTensor& tensor,
                            int64_t row,
                            int64_t rows,
                            std::vector<FileRange>& out) const {
-  const int64_t row_bytes = (tensor.shape.empty() ? 1 : tensor.shape.back()) * SizeOf(tensor.dtype);
+  const int64_t row_bytes = WidthOf(tensor.shape) * SizeOf(tensor.dtype);
   out.push_back(RangeOf(tensor, static_cast<uint64_t>(row * row_bytes),
                         static_cast<uint64_t>(rows * row_bytes)));
 }

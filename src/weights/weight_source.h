@@ -53,8 +53,9 @@ class WeightSource {
                                            const std::vector<int64_t>& wanted) = 0;
 
   // Reads rows [row, row + out.dim(0)) of a found tensor into `out` [rows, width], which is
-  // contiguous and has the tensor's type; a vector counts as one row. What is stored in a quantised
-  // form is read as the numbers that it stands for. Any thread.
+  // contiguous and has the tensor's type. A vector counts as one row; of a tensor of more than two
+  // dimensions, all but the first are a row's. What is stored in a quantised form is read as the
+  // numbers that it stands for. Any thread.
   virtual Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const = 0;
 
   // How a found matrix is stored; the error says what does not fit together. One thread.

@@ -24,9 +24,12 @@ struct Spread {
 Spread SpreadOf(const SourceTensor& tensor) {
   const std::string_view name = tensor.name;
   if (name.ends_with("e_score_correction_bias")) return {0, 0.4f};
+  if (name.ends_with(".bias")) return {0, 0.5f};
   if (tensor.shape.size() == 1) return {1, 0.25f};
-  if (name.ends_with("embed_tokens.weight")) return {0, 1};
-  const auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(tensor.shape.back())));
+  if (name.ends_with("embed_tokens.weight") || name.ends_with("pos_emb.weight")) return {0, 1};
+  int64_t inputs = 1;
+  for (size_t i = 1; i < tensor.shape.size(); ++i) inputs *= tensor.shape[i];
+  const auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(inputs)));
   return {0, name.ends_with("mlp.gate.weight") ? 2 * scale : scale};
 }
 

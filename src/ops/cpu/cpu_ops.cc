@@ -4,6 +4,7 @@
 #include "device/spread_memory.h"
 #include "ops/compose/compose.h"
 #include "ops/host_memory_ops.h"
+#include "ops/vision.h"
 
 namespace baltoro {
 namespace cpu {
@@ -37,6 +38,7 @@ OpsTable MakeTable(const char* name, DType act) {
   table.packed_bytes = PackedBytes;
   table.pack_rows = PackRows;
   table.sample = Sample;
+  table.vision = &CpuVisionOps(act);
   return table;
 }
 

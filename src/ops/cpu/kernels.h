@@ -94,6 +94,8 @@ struct Kernels {
   void (*widen_blocks)(float* out, int64_t stride, const Bf16* in, int64_t blocks) = nullptr;
   // out[i] = silu(gate[i]) * up[i]; out may be gate.
   void (*silu_mul)(float* out, const float* gate, const float* up, int64_t n) = nullptr;
+  // out[i] = gelu(x[i]) by its approximation with tanh; out may be x.
+  void (*gelu_tanh)(float* out, const float* x, int64_t n) = nullptr;
   // y[i] += s * x[i]
   void (*add_scaled)(float* y, float s, const float* x, int64_t n) = nullptr;
   // y[i] *= s

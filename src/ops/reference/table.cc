@@ -1,6 +1,7 @@
 #include "ops/compose/compose.h"
 #include "ops/host_memory_ops.h"
 #include "ops/reference/reference_ops.h"
+#include "ops/vision.h"
 
 namespace baltoro {
 
@@ -35,6 +36,7 @@ const OpsTable& ReferenceOps() {
     table.plain_by_rows = true;
     table.pack_rows = reference::PackRows;
     table.sample = reference::Sample;
+    table.vision = &ReferenceVisionOps();
     return table;
   }();
   return kTable;

@@ -56,6 +56,16 @@ class RandomValues {
     Request request;
     request.id = RequestId{random_()};
     request.prompt = Ids();
+    request.pictures.resize(random_() % 3);
+    for (RequestPicture& picture : request.pictures) {
+      picture = {.begin = Number<int32_t>(),
+                 .count = Number<int32_t>(),
+                 .frames = Number<int32_t>(),
+                 .rows = Number<int32_t>(),
+                 .columns = Number<int32_t>(),
+                 .hash = {Number<uint8_t>(), Number<uint8_t>()},
+                 .pixels = Bytes()};
+    }
     request.sampling = Sampling();
     request.stop = {.max_tokens = Number<int32_t>(),
                     .min_tokens = Number<int32_t>(),

@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,8 @@ class ConfigReader {
   }
   Status Number(std::string_view key, double low, double high, double& out) const;
   Status NumberOr(std::string_view key, double low, double high, double missing, double& out) const;
+  // A list of out.size() numbers; a missing key leaves them as they are.
+  Status NumbersOr(std::string_view key, double low, double high, std::span<double> out) const;
   Status BoolOr(std::string_view key, bool missing, bool& out) const;
   Status String(std::string_view key, std::string& out) const;
   Status StringOr(std::string_view key, std::string_view missing, std::string& out) const;

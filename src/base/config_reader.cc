@@ -1,4 +1,4 @@
-#include "model/config_reader.h"
+#include "base/config_reader.h"
 
 #include <fmt/format.h>
 
@@ -67,6 +67,24 @@ Status ConfigReader::NumberOr(
   if (!found->is_number()) return Refuse(key, *found, expected);
   out = found->get<double>();
   if (!(out >= low && out <= high)) return Refuse(key, *found, expected);
+  return {};
+}
+
+Status ConfigReader::NumbersOr(std::string_view key,
+                               double low,
+                               double high,
+                               std::span<double> out) const {
+  const Json* found = Find(key);
+  if (found == nullptr) return {};
+  const std::string expected =
+      fmt::format("a list of {} numbers from {} to {}", out.size(), low, high);
+  if (!found->is_array() || found->size() != out.size()) return Refuse(key, *found, expected);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const Json& entry = (*found)[i];
+    if (!entry.is_number()) return Refuse(key, *found, expected);
+    out[i] = entry.get<double>();
+    if (!(out[i] >= low && out[i] <= high)) return Refuse(key, *found, expected);
+  }
   return {};
 }
 
