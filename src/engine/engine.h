@@ -88,6 +88,8 @@ struct EngineInfo {
   double load_seconds = 0;
   double longest_step_seconds = 0;  // of a trial step of the largest size
   bool constraints = false;         // requests may carry a constraint
+  // Tokens that one picture may take in a prompt; 0: the model, or this engine, takes none.
+  int32_t picture_tokens_max = 0;
   FixedSteps fixed;                 // of --deterministic, on a GPU
 };
 
