@@ -33,6 +33,17 @@ Hash128 PrefixCache::Chain(const Hash128& parent, std::span<const int32_t> token
   return SipHash128(secret_, bytes);
 }
 
+// Of another length than what the others hash.
+Hash128 PrefixCache::WithPicture(const Hash128& name,
+                                 int32_t begin,
+                                 std::span<const uint8_t, 16> hash) const {
+  std::array<uint8_t, sizeof(name) + sizeof(begin) + 16> bytes;
+  std::memcpy(bytes.data(), &name, sizeof(name));
+  std::memcpy(bytes.data() + sizeof(name), &begin, sizeof(begin));
+  std::memcpy(bytes.data() + sizeof(name) + sizeof(begin), hash.data(), hash.size());
+  return SipHash128(secret_, bytes);
+}
+
 BlockId PrefixCache::Find(const Hash128& name, std::span<const int32_t> tokens) const {
   const auto found = block_of_.find(name);
   if (found == block_of_.end()) return BlockId{-1};

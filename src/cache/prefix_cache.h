@@ -30,6 +30,9 @@ class PrefixCache {
   Hash128 Root(std::string_view salt) const;
   // The name of the block of these 64 `tokens` after `parent`.
   Hash128 Chain(const Hash128& parent, std::span<const int32_t> tokens) const;
+  // That of a block called `name` otherwise, where from token `begin` of it on (below 0: before it)
+  // a picture stands, whose hash this is.
+  Hash128 WithPicture(const Hash128& name, int32_t begin, std::span<const uint8_t, 16> hash) const;
 
   // The cached block of that name, if its tokens are these; otherwise BlockId{-1}.
   BlockId Find(const Hash128& name, std::span<const int32_t> tokens) const;

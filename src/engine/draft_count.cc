@@ -55,7 +55,7 @@ bool DraftCount::Started(const StepPlan& plan) {
   asked_for_ = plan.drafts_wanted == asked_ ? asked_for_ + 1 : 0;
   asked_ = plan.drafts_wanted;
   --(trial_ ? trial_left_ : classes_[class_].left);
-  return asked_for_ >= plans_in_flight_ && WorkOf(plan).prompt_tokens == 0;
+  return asked_for_ >= plans_in_flight_ && WorkOf(plan).prompt_tokens == 0 && plan.encodes.empty();
 }
 
 void DraftCount::Observe(int32_t asked, const StepResult& result, Seconds seconds) {

@@ -68,7 +68,7 @@ StepPlan Plan(int32_t sequences, int32_t drafts, bool prompt = false) {
                               .block_count = 0,
                               .sampled_rows = prompt ? 0 : 1,
                               .prompt_logprobs = false,
-                              .override_rows = {}});
+                              .pictures = {}});
   }
   plan.tokens = {1};
   return plan;

@@ -90,7 +90,7 @@ struct EngineInfo {
   bool constraints = false;         // requests may carry a constraint
   // Tokens that one picture may take in a prompt; 0: the model, or this engine, takes none.
   int32_t picture_tokens_max = 0;
-  FixedSteps fixed;                 // of --deterministic, on a GPU
+  FixedSteps fixed;  // of --deterministic, on a GPU
 };
 
 // A snapshot for /metrics and the periodic log line; counters only grow.

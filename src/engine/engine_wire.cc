@@ -31,8 +31,7 @@ template <typename Fields>
 void VisitInfo(EngineInfo& i, const Fields& fields) {
   fields(i.model_type, i.max_model_len, i.vocab_size, i.num_blocks, i.kv_cache_tokens,
          i.kv_cache_bytes, i.kv_cache_dtype, i.load_seconds, i.longest_step_seconds, i.constraints,
-         i.picture_tokens_max,
-         i.fixed.prompt_chunk, i.fixed.decode_rows, i.fixed.key_part_blocks);
+         i.picture_tokens_max, i.fixed.prompt_chunk, i.fixed.decode_rows, i.fixed.key_part_blocks);
 }
 
 template <typename Fields>

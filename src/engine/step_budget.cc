@@ -25,7 +25,8 @@ StepBudget::StepBudget(Seconds target, int32_t tokens_max, Seconds longest) : ta
 
 // What explains most comes first: of what steps cannot tell apart, it takes the blame.
 StepBudget::Terms StepBudget::TermsOf(const StepWork& work) {
-  return {work.prompt_tokens, work.prompt_keys, 1, work.decode_tokens, work.decode_keys};
+  return {work.prompt_tokens,   work.prompt_keys,  1, work.decode_tokens, work.decode_keys,
+          work.picture_patches, work.picture_pairs};
 }
 
 Seconds StepBudget::Fitted(const Terms& terms) const {
@@ -78,7 +79,9 @@ StepCosts StepBudget::costs() const {
           .prompt_token = seconds_[0] * slowness,
           .prompt_key = seconds_[1] * slowness,
           .decode_token = seconds_[3] * slowness,
-          .decode_key = seconds_[4] * slowness};
+          .decode_key = seconds_[4] * slowness,
+          .picture_patch = seconds_[5] * slowness,
+          .picture_pair = seconds_[6] * slowness};
 }
 
 }  // namespace baltoro

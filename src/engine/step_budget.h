@@ -4,9 +4,10 @@
 // were measured go in, what one costs in seconds comes out. It has no clock of its own.
 //
 // A step takes a fixed time, a time for each token of a prompt and for each key that one attends
-// to, and likewise for tokens of sequences that decode. These five are fitted to the steps that
-// were seen, newer ones counting more; none is below zero. How fast the machine is just now
-// (others may use it) is one factor beside them, which follows at once.
+// to, likewise for tokens of sequences that decode, and for patches of pictures and pairs of them
+// in each layer of their encoder. These seven are fitted to the steps that were seen, newer ones
+// counting more; none is below zero. How fast the machine is just now (others may use it) is one
+// factor beside them, which follows at once.
 //
 // One thread.
 
@@ -34,7 +35,7 @@ class StepBudget {
   StepCosts costs() const;
 
  private:
-  static constexpr int kTerms = 5;
+  static constexpr int kTerms = 7;
   using Terms = std::array<double, kTerms>;
 
   static Terms TermsOf(const StepWork& work);

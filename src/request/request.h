@@ -67,7 +67,7 @@ struct RequestPicture {
 
 struct Request {
   RequestId id{};
-  std::vector<TokenId> prompt;  // at least one
+  std::vector<TokenId> prompt;           // at least one
   std::vector<RequestPicture> pictures;  // in the order of the prompt; none overlaps another
   SamplingParams sampling;
   StopRules stop;

@@ -50,6 +50,9 @@ enum class PlantedBug {
   kDraftsHoldDecodes,           // drafts of some leave no token of the step for others
   kDraftsNotReserved,           // a draft model finds no block behind the last token
   kReservedBeyondLength,        // blocks are taken for positions that the request never has
+  kEncodedTooEarly,             // a picture is read before all layers have seen it
+  kPicturesUnnamed,             // the name of a block does not say which picture stands in it
+  kPicturesKept,                // a sequence that leaves holds its pictures for ever
   kChunkIgnoresContext,         // a chunk late in its prompt costs as much as one at its beginning
 };
 

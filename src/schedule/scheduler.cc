@@ -26,10 +26,12 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
       pool_(config.num_blocks),
       prefix_(config.hash_secret, config.num_blocks),
+      pictures_(config.picture_rows),
       waiting_(ServedBefore{config.priority_policy && !Planted(PlantedBug::kQueueByArrivalAlone)}) {
   BT_CHECK(config.num_blocks > 0 && config.max_num_seqs > 0 && config.max_num_batched_tokens > 0);
   BT_CHECK(config.max_model_len > 0 && config.prompt_logprob_rows_max > 0);
   BT_CHECK(config.prompt_chunk >= 0 && config.decode_rows > 0);
+  BT_CHECK(config.prompt_chunk == 0 || config.picture_rows == 0);
   BT_CHECK(config.drafts_max >= 0 && config.drafts_max <= kDraftsMax);
   if (config_.max_queued_tokens == 0) {
     config_.max_queued_tokens = int64_t{8} * config.num_blocks * kBlockTokens;
@@ -54,6 +56,7 @@ Status Scheduler::Submit(Request request) {
                            " tokens of KV cache, which holds " +
                            std::to_string(int64_t{config_.num_blocks} * kBlockTokens));
   }
+  BT_RETURN_IF_ERROR(CheckPictures(request));
   if (sequences_.contains(request.id)) return Status(Code::kInternal, "the request id is in use");
   if (!Planted(PlantedBug::kQueueUnbounded) &&
       (queued_requests_ >= config_.max_queued_requests ||
@@ -131,6 +134,7 @@ void Scheduler::LeaveRunning(Sequence& sequence) {
   const auto at = std::ranges::find(running_, &sequence);
   BT_CHECK(at != running_.end());
   running_.erase(at);
+  if (!Planted(PlantedBug::kPicturesKept)) ReleasePictures(sequence, /*all=*/true);
 }
 
 // The final event is out, or about to be. May delete `sequence`.
@@ -206,7 +210,8 @@ void Scheduler::ExtendNames(Sequence& sequence, int32_t count) {
         (Planted(PlantedBug::kSaltLostAfterPreemption) && sequence.preemptions > 0);
     const Hash128 parent = block > 0 ? sequence.names.back()
                                      : prefix_.Root(unsalted ? "" : sequence.request.cache_salt);
-    sequence.names.push_back(prefix_.Chain(parent, BlockTokens(sequence, block)));
+    sequence.names.push_back(
+        NameWithPictures(sequence, block, prefix_.Chain(parent, BlockTokens(sequence, block))));
   }
 }
 

@@ -15,6 +15,9 @@
 //     arrival; the queue is served strictly in it: nothing overtakes its head;
 //   - when no block is left the last in that order gives up its own; after eight times it goes
 //     first, and is admitted with all the blocks that it may ever need;
+//   - a prompt is computed up to a picture that is not encoded, and no further; what encoding costs
+//   is
+//     taken from what prompts may cost;
 //   - whatever a step in flight still writes keeps its owner until that step is committed;
 //   - a block becomes findable for others once every position in it was computed and committed.
 //
@@ -33,6 +36,7 @@
 #include "cache/prefix_cache.h"
 #include "schedule/draft_stats.h"
 #include "schedule/fair_turns.h"
+#include "schedule/picture_store.h"
 #include "schedule/sequence.h"
 #include "schedule/step_costs.h"
 #include "schedule/step_plan.h"
@@ -67,7 +71,11 @@ struct SchedulerConfig {
   // to a chunk of tokens more than max_num_batched_tokens.
   int32_t prompt_chunk = 0;
   int32_t decode_rows = 32;  // with prompt_chunk: sampled tokens in one entry of a plan
-  double watermark = 0.01;   // share of blocks that an admission leaves free
+  // Of pictures: rows in the ranks' memory (0: there are none), layers of the encoder with its
+  // projector, and patches that go through it together. Not with prompt_chunk.
+  int32_t picture_rows = 0, picture_layers = 0;
+  int64_t picture_patches_max = 0;
+  double watermark = 0.01;  // share of blocks that an admission leaves free
   HashKey hash_secret{};
 };
 
@@ -108,6 +116,7 @@ class Scheduler {
   SchedulerStats stats() const;
 
   // For tests.
+  const PictureStore& pictures() const { return pictures_; }
   const BlockPool& pool() const { return pool_; }
   const PrefixCache& prefix_cache() const { return prefix_; }
   template <typename Visit>
@@ -144,6 +153,8 @@ class Scheduler {
   void PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget);
   bool AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget);
   bool Admit(Sequence& sequence);
+  bool ReadyToCome(Sequence& sequence, StepPlan& plan, Budget& budget);
+  bool FindsPrefix(const Sequence& sequence) const;
   void FindPrefix(Sequence& sequence, std::vector<BlockId>& hits);
   bool GrowTo(Sequence& sequence, int32_t tokens);
   Sequence* Victim() const;
@@ -158,6 +169,22 @@ class Scheduler {
   int32_t Decoding() const;
   void AddPrompt(
       Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record, Budget& budget);
+
+  // scheduler_pictures.cc
+  Status CheckPictures(const Request& request) const;
+  Sequence::Range TakePictures(Sequence& sequence, int32_t from, bool runs);
+  int32_t ReadyUntil(Sequence& sequence, int32_t from, bool runs, StepPlan& plan, Budget& budget);
+  bool Encoded(const std::vector<RequestPicture>& pictures,
+               size_t index,
+               size_t end,
+               StepPlan& plan,
+               Budget& budget);
+  bool BeginEncoding(const std::vector<RequestPicture>& pictures, size_t index, size_t end);
+  bool EncodingHasItsPlaces();
+  bool EncodeLayers(StepPlan& plan, Budget& budget);
+  void AddPictureRows(const Sequence& sequence, PlannedSequence& planned);
+  void ReleasePictures(Sequence& sequence, bool all);
+  Hash128 NameWithPictures(const Sequence& sequence, int32_t block, Hash128 name) const;
 
   // scheduler_commit.cc
   void CommitSequence(const PlannedEntry& entry, const SequenceResult& result);
@@ -178,6 +205,17 @@ class Scheduler {
   SchedulerConfig config_;
   BlockPool pool_;
   PrefixCache prefix_;
+  PictureStore pictures_;
+  // The batch on its way through the encoder; no names: there is none.
+  struct Encoding {
+    std::vector<PictureName> names = {};
+    std::vector<EncodedPicture> pictures = {};  // until they are planned
+    int32_t place = 0, layers_left = 0;
+    int64_t patches = 0;
+    double pairs = 0;
+    bool begins = false;
+  };
+  Encoding encoding_;
   FairTurns turns_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::set<Sequence*, ServedBefore> waiting_;

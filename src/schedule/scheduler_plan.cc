@@ -56,6 +56,10 @@ StepPlan Scheduler::Plan(const StepCosts& costs, int32_t drafts_wanted) {
   budget.prompt_cost = costs_.PromptLimit(limit, budget.rest_cost);
   PlanPrompts(plan, record, budget);
   PlanBlocks(plan, record);
+  // Not before: all encoding of a plan comes before it computes sequences.
+  for (const PlannedEntry& entry : record.entries) {
+    ReleasePictures(*entry.sequence, /*all=*/false);
+  }
 
   if (plan.empty()) {
     spare_records_.push_back(std::move(record.entries));
@@ -134,6 +138,7 @@ void Scheduler::PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget
       continue;
     }
     if (known == nullptr) return;
+    known->ready_until = ReadyUntil(*known, known->planned, /*runs=*/true, plan, budget);
     const int32_t count = PrefillChunk(*known, budget);
     if (count > 0) AddPrompt(*known, count, plan, record, budget);
     ++i;
@@ -164,6 +169,7 @@ bool Scheduler::AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget) 
   if (Planted(PlantedBug::kOneAdmissionAPlan) && !plan.admitted.empty()) return false;
   auto head = waiting_.begin();
   // Whoever comes in is computed at once.
+  if (!(*head)->request.pictures.empty() && !ReadyToCome(**head, plan, budget)) return false;
   if (PrefillChunk(**head, budget) <= 0 &&
       !(Planted(PlantedBug::kAdmitWithoutLogprobRows) && (*head)->wants_prompt_logprobs())) {
     return false;
@@ -196,19 +202,25 @@ bool Scheduler::AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget) 
   admitted.min_tokens = sequence.request.stop.min_tokens;
   admitted.constrained = sequence.constrained;
 
+  (void)TakePictures(sequence, sequence.planned, /*runs=*/true);
   const int32_t count = PrefillChunk(sequence, budget);
   if (count > 0) AddPrompt(sequence, count, plan, record, budget);
   return true;
 }
 
+// Whether the first picture behind what others have computed of its prompt is no obstacle now.
+bool Scheduler::ReadyToCome(Sequence& sequence, StepPlan& plan, Budget& budget) {
+  std::vector<BlockId> hits;
+  if (FindsPrefix(sequence)) FindPrefix(sequence, hits);
+  const auto from = static_cast<int32_t>(hits.size()) * kBlockTokens;
+  sequence.ready_until = ReadyUntil(sequence, from, /*runs=*/false, plan, budget);
+  return sequence.ready_until > from;
+}
+
 // Takes blocks for all known tokens, those of a cached prefix shared; or changes nothing.
 bool Scheduler::Admit(Sequence& sequence) {
   std::vector<BlockId> hits;
-  const bool own_chunks = config_.prompt_chunk > 0 ? sequence.request.sampling.prompt_logprobs >= 0
-                                                   : sequence.wants_prompt_logprobs();
-  if (config_.enable_prefix_caching && !own_chunks) {
-    FindPrefix(sequence, hits);
-  }
+  if (FindsPrefix(sequence)) FindPrefix(sequence, hits);
   const auto hit_count = static_cast<int32_t>(hits.size());
   const int32_t total = BlocksFor(sequence.is_protected() ? sequence.tokens_max : sequence.known());
   const auto idle_hits = static_cast<int32_t>(
@@ -229,6 +241,13 @@ bool Scheduler::Admit(Sequence& sequence) {
     stats_.prefix_hits += static_cast<uint64_t>(sequence.computed);
   }
   return true;
+}
+
+// Whoever asks for log-probabilities of its prompt computes it itself.
+bool Scheduler::FindsPrefix(const Sequence& sequence) const {
+  const bool own_chunks = config_.prompt_chunk > 0 ? sequence.request.sampling.prompt_logprobs >= 0
+                                                   : sequence.wants_prompt_logprobs();
+  return config_.enable_prefix_caching && !own_chunks;
 }
 
 // The last known token is always computed, since what follows it is sampled from it.
@@ -298,7 +317,8 @@ int32_t Scheduler::FixedChunk(const Sequence& sequence, const Budget& budget) co
 
 int32_t Scheduler::PrefillChunk(const Sequence& sequence, const Budget& budget) const {
   if (config_.prompt_chunk > 0) return FixedChunk(sequence, budget);
-  int32_t count = std::min(sequence.available(), budget.tokens);
+  int32_t count = std::min(
+      {sequence.available(), budget.tokens, std::max(sequence.ready_until - sequence.planned, 0)});
   // The last prompt row has no prompt token after it, so a chunk of that row alone needs no budget.
   if (sequence.wants_prompt_logprobs() && sequence.planned + 1 < sequence.prompt_count) {
     count = std::min(count, budget.prompt_logprob_rows);
@@ -327,6 +347,7 @@ void Scheduler::AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFl
   if (end > known_end) plan.tokens.push_back(kSampledToken);
   plan.tokens.insert(plan.tokens.end(), sequence.drafts.begin(), sequence.drafts.begin() + drafts);
   planned.sampled_rows = samples ? 1 + drafts : 0;
+  AddPictureRows(sequence, planned);
   planned.prompt_logprobs =
       sequence.wants_prompt_logprobs() && sequence.planned + 1 < sequence.prompt_count;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "cache/block_id.h"
@@ -42,7 +43,14 @@ struct Sequence {
   int32_t in_flight = 0;  // plans made and not committed
   // Tokens that plans in flight will yield; unknown (and at least one) while drafts are verified.
   int32_t tokens_in_flight = 0;
+  int32_t ready_until = std::numeric_limits<int32_t>::max();  // ReadyUntil(), for this plan
   bool drafts_in_flight = false;  // some are verified, or will be brought, by a plan in flight
+
+  struct Range {
+    size_t begin = 0, end = 0;
+    bool empty() const { return begin == end; }
+  };
+  Range pictures_held;  // of its request's pictures, in the memory of pictures
 
   SlotId slot{-1};
   std::vector<BlockId> blocks;

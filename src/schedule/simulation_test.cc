@@ -46,12 +46,13 @@ TEST(SimulationTest, HoldsItsInvariantsOnEverySeed) {
     sum.refusals += report.refusals;
     sum.constraint_ends += report.constraint_ends;
     sum.limited_steps += report.limited_steps;
+    sum.encodes += report.encodes;
   }
 
   // The lives were not boring.
   for (const int64_t count :
        {sum.requests, sum.tokens, sum.aborts, sum.failures, sum.preemptions, sum.hit_tokens,
-        sum.draft_steps, sum.refusals, sum.constraint_ends, sum.limited_steps}) {
+        sum.draft_steps, sum.refusals, sum.constraint_ends, sum.limited_steps, sum.encodes}) {
     EXPECT_GT(count, seeds);
   }
   std::printf(
@@ -144,6 +145,9 @@ TEST(SimulationTest, FindsEveryPlantedBug) {
       {PlantedBug::kDraftsNotReserved, "DraftsNotReserved"},
       {PlantedBug::kReservedBeyondLength, "ReservedBeyondLength"},
       {PlantedBug::kChunkIgnoresContext, "ChunkIgnoresContext"},
+      {PlantedBug::kEncodedTooEarly, "EncodedTooEarly"},
+      {PlantedBug::kPicturesUnnamed, "PicturesUnnamed"},
+      {PlantedBug::kPicturesKept, "PicturesKept"},
   };
   for (const auto& [bug, name] : bugs) {
     const int seed = SeedThatFinds(bug, 1000);

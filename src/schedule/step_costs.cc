@@ -24,8 +24,18 @@ StepWork DecodeWork(int32_t first_position, int32_t token_count) {
           .decode_keys = Keys(first_position, token_count)};
 }
 
+StepWork EncodeWork(int32_t layers, int64_t patches, double pairs) {
+  return {.picture_patches = static_cast<double>(layers) * static_cast<double>(patches),
+          .picture_pairs = layers * pairs};
+}
+
 StepWork WorkOf(const StepPlan& plan) {
   StepWork sum;
+  for (const PlannedEncode& encode : plan.encodes) {
+    const StepWork work = EncodeWork(encode.layers, encode.patches, encode.pairs);
+    sum.picture_patches += work.picture_patches;
+    sum.picture_pairs += work.picture_pairs;
+  }
   for (const PlannedSequence& planned : plan.sequences) {
     const double keys = Keys(planned.first_position, planned.token_count);
     // All its rows yield tokens: its last one, and drafts after it.

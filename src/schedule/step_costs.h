@@ -17,10 +17,13 @@ namespace baltoro {
 struct StepWork {
   double prompt_tokens = 0, prompt_keys = 0;  // of prompts, and of what is computed again
   double decode_tokens = 0, decode_keys = 0;  // of sequences that decode
+  // Of pictures: patches, and pairs of patches of one picture, each times the layers.
+  double picture_patches = 0, picture_pairs = 0;
 };
 
 StepWork PromptWork(int32_t first_position, int32_t token_count);
 StepWork DecodeWork(int32_t first_position, int32_t token_count);
+StepWork EncodeWork(int32_t layers, int64_t patches, double pairs);
 StepWork WorkOf(const StepPlan& plan);
 
 struct StepCosts {
@@ -32,6 +35,7 @@ struct StepCosts {
   double fixed = 0;  // of any step
   double prompt_token = 0, prompt_key = 0;
   double decode_token = 0, decode_key = 0;
+  double picture_patch = 0, picture_pair = 0;  // in one layer
 
   // A prompt that is computed at all gets as many tokens, beyond the limit if need be; and one
   // prompt of each plan is.
@@ -49,7 +53,8 @@ struct StepCosts {
   // Without `fixed`.
   double Of(const StepWork& work) const {
     return prompt_token * work.prompt_tokens + prompt_key * work.prompt_keys +
-           decode_token * work.decode_tokens + decode_key * work.decode_keys;
+           decode_token * work.decode_tokens + decode_key * work.decode_keys +
+           picture_patch * work.picture_patches + picture_pair * work.picture_pairs;
   }
   // The most tokens of a prompt, from this position on, that cost no more than `left`; at most
   // `most`.

@@ -18,6 +18,7 @@
 
 #include "cache/block_id.h"
 #include "request/request.h"
+#include "request/shared_bytes.h"
 
 namespace baltoro {
 
@@ -44,21 +45,47 @@ struct AdmittedSequence {
   bool operator==(const AdmittedSequence&) const = default;
 };
 
+// Query rows that stand for a part of a picture, and where the rows are that an encoder made of it.
+struct PictureRows {
+  int32_t row = 0, count = 0;  // of the sequence's query rows
+  int32_t from = 0;            // in the ranks' memory of pictures
+
+  bool operator==(const PictureRows&) const = default;
+};
+
 struct PlannedSequence {
   SlotId slot{};
-  int32_t first_position = 0;          // of the first query token
-  int32_t token_begin = 0;             // in StepPlan::tokens
-  int32_t token_count = 0;             // at least one
-  int32_t block_begin = 0;             // in StepPlan::new_blocks
-  int32_t block_count = 0;             // appended to the slot's block table before the step
-  int32_t sampled_rows = 0;            // the last n query rows yield a token each: 0 inside a
-                                       // prompt, 1, or 1 + drafts; the drafts awaiting
-                                       // verification are the last n - 1 query tokens
-  bool prompt_logprobs = false;        // query rows yield the log-probabilities of the prompt
-                                       // token after them
-  std::vector<int32_t> override_rows;  // query rows whose embedding is an image's; empty today
+  int32_t first_position = 0;    // of the first query token
+  int32_t token_begin = 0;       // in StepPlan::tokens
+  int32_t token_count = 0;       // at least one
+  int32_t block_begin = 0;       // in StepPlan::new_blocks
+  int32_t block_count = 0;       // appended to the slot's block table before the step
+  int32_t sampled_rows = 0;      // the last n query rows yield a token each: 0 inside a
+                                 // prompt, 1, or 1 + drafts; the drafts awaiting
+                                 // verification are the last n - 1 query tokens
+  bool prompt_logprobs = false;  // query rows yield the log-probabilities of the prompt
+                                 // token after them
+  std::vector<PictureRows> pictures;
 
   bool operator==(const PlannedSequence&) const = default;
+};
+
+struct EncodedPicture {
+  int32_t frames = 1, rows = 0, columns = 0;  // its grid, in patches
+  SharedBytes pixels;                         // as in RequestPicture
+
+  bool operator==(const EncodedPicture&) const = default;
+};
+
+// Layers of the picture encoder. All pictures of a batch go through it together.
+struct PlannedEncode {
+  std::vector<EncodedPicture> pictures;  // not empty: they begin, and are the batch from now on
+  int32_t place = 0;    // with them: of their rows in the memory of pictures, one after the other
+  int32_t layers = 0;   // at least one; the projector is one
+  int64_t patches = 0;  // of the batch
+  double pairs = 0;     // of patches of the same picture
+
+  bool operator==(const PlannedEncode&) const = default;
 };
 
 struct StepPlan {
@@ -66,13 +93,14 @@ struct StepPlan {
   std::vector<BlockId> cleared;  // first: zeroed, they may hold values that are not finite
   std::vector<SlotId> retired;   // then: these slots are forgotten
   std::vector<AdmittedSequence> admitted;  // then: these are new, with an empty block table
-  std::vector<PlannedSequence> sequences;  // then: computed, in this order
+  std::vector<PlannedEncode> encodes;      // then: computed, in this order
+  std::vector<PlannedSequence> sequences;  // then these likewise
   std::vector<TokenId> tokens;             // kSampledToken where not yet known to the scheduler
   std::vector<BlockId> new_blocks;         // entry b of a block table holds positions
                                            // [64 b, 64 b + 64)
   int32_t drafts_wanted = 0;  // behind what each sequence samples, for a later step to verify
 
-  bool empty() const { return sequences.empty(); }
+  bool empty() const { return sequences.empty() && encodes.empty(); }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   std::span<const TokenId> tokens_of(const PlannedSequence& sequence) const {
     return std::span(tokens).subspan(sequence.token_begin, sequence.token_count);

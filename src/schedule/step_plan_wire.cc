@@ -13,6 +13,7 @@ namespace {
 // The least that one of them takes.
 constexpr size_t kAdmittedBytes = 80;
 constexpr size_t kPlannedBytes = 33;
+constexpr size_t kEncodeBytes = 28;
 constexpr size_t kResultBytes = 27;
 
 // Slots and blocks are numbers of 32 bits.
@@ -62,7 +63,43 @@ void Encode(WireWriter& writer, const PlannedSequence& planned) {
   writer.Put(planned.block_count);
   writer.Put(planned.sampled_rows);
   writer.Put(planned.prompt_logprobs);
-  writer.PutArray<int32_t>(planned.override_rows);
+  writer.Put(static_cast<uint32_t>(planned.pictures.size()));
+  for (const PictureRows& rows : planned.pictures) {
+    writer.Put(rows.row);
+    writer.Put(rows.count);
+    writer.Put(rows.from);
+  }
+}
+
+void Encode(WireWriter& writer, const PlannedEncode& encode) {
+  writer.Put(static_cast<uint32_t>(encode.pictures.size()));
+  for (const EncodedPicture& picture : encode.pictures) {
+    writer.Put(picture.frames);
+    writer.Put(picture.rows);
+    writer.Put(picture.columns);
+    writer.PutBytes(picture.pixels.str());
+  }
+  writer.Put(encode.place);
+  writer.Put(encode.layers);
+  writer.Put(encode.patches);
+  writer.Put(encode.pairs);
+}
+
+PlannedEncode DecodePlannedEncode(WireReader& reader) {
+  PlannedEncode encode;
+  constexpr size_t kPictureBytes = 3 * sizeof(int32_t) + sizeof(uint32_t);
+  encode.pictures.resize(reader.GetCount(kPictureBytes));
+  for (EncodedPicture& picture : encode.pictures) {
+    picture.frames = reader.Get<int32_t>();
+    picture.rows = reader.Get<int32_t>();
+    picture.columns = reader.Get<int32_t>();
+    picture.pixels = reader.GetBytes();
+  }
+  encode.place = reader.Get<int32_t>();
+  encode.layers = reader.Get<int32_t>();
+  encode.patches = reader.Get<int64_t>();
+  encode.pairs = reader.Get<double>();
+  return encode;
 }
 
 PlannedSequence DecodePlanned(WireReader& reader) {
@@ -75,7 +112,12 @@ PlannedSequence DecodePlanned(WireReader& reader) {
   planned.block_count = reader.Get<int32_t>();
   planned.sampled_rows = reader.Get<int32_t>();
   planned.prompt_logprobs = reader.GetBool();
-  planned.override_rows = reader.GetArray<int32_t>();
+  planned.pictures.resize(reader.GetCount(sizeof(PictureRows)));
+  for (PictureRows& rows : planned.pictures) {
+    rows.row = reader.Get<int32_t>();
+    rows.count = reader.Get<int32_t>();
+    rows.from = reader.Get<int32_t>();
+  }
   return planned;
 }
 
@@ -110,7 +152,15 @@ bool IsValid(const PlannedSequence& planned, const StepPlan& plan, const StepPla
          Within(planned.token_begin, planned.token_count, plan.tokens.size()) &&
          Within(planned.block_begin, planned.block_count, plan.new_blocks.size()) &&
          planned.sampled_rows >= 0 && planned.sampled_rows <= planned.token_count &&
-         AllBelow(planned.override_rows, 0, planned.token_count);
+         std::ranges::all_of(planned.pictures, [&](const PictureRows& rows) {
+           return Within(rows.row, rows.count, static_cast<size_t>(planned.token_count)) &&
+                  Within(rows.from, rows.count, static_cast<size_t>(limits.picture_rows));
+         });
+}
+
+// What the encoder itself refuses is not asked here: what its pictures may be is its own affair.
+bool IsValid(const PlannedEncode& encode, const StepPlanLimits& limits) {
+  return encode.layers >= 1 && encode.place >= 0 && encode.place <= limits.picture_rows;
 }
 
 Status Check(const StepPlan& plan, const StepPlanLimits& limits) {
@@ -132,6 +182,11 @@ Status Check(const StepPlan& plan, const StepPlanLimits& limits) {
       return InvalidArgument("step plan: an admitted sequence with a value out of range");
     }
   }
+  for (const PlannedEncode& encode : plan.encodes) {
+    if (!IsValid(encode, limits)) {
+      return InvalidArgument("step plan: layers of an encoder with a value out of range");
+    }
+  }
   for (const PlannedSequence& planned : plan.sequences) {
     if (!IsValid(planned, plan, limits)) {
       return InvalidArgument("step plan: a planned sequence with a value out of range");
@@ -149,6 +204,8 @@ std::string SerialisePlan(const StepPlan& plan) {
   PutIds(writer, plan.retired);
   writer.Put(static_cast<uint32_t>(plan.admitted.size()));
   for (const AdmittedSequence& admitted : plan.admitted) Encode(writer, admitted);
+  writer.Put(static_cast<uint32_t>(plan.encodes.size()));
+  for (const PlannedEncode& encode : plan.encodes) Encode(writer, encode);
   writer.Put(static_cast<uint32_t>(plan.sequences.size()));
   for (const PlannedSequence& planned : plan.sequences) Encode(writer, planned);
   writer.PutArray<TokenId>(plan.tokens);
@@ -165,6 +222,8 @@ Result<StepPlan> ParsePlan(std::string_view bytes, const StepPlanLimits& limits)
   plan.retired = GetIds<SlotId>(reader);
   plan.admitted.resize(reader.GetCount(kAdmittedBytes));
   for (AdmittedSequence& admitted : plan.admitted) admitted = DecodeAdmitted(reader);
+  plan.encodes.resize(reader.GetCount(kEncodeBytes));
+  for (PlannedEncode& encode : plan.encodes) encode = DecodePlannedEncode(reader);
   plan.sequences.resize(reader.GetCount(kPlannedBytes));
   for (PlannedSequence& planned : plan.sequences) planned = DecodePlanned(reader);
   plan.tokens = reader.GetArray<TokenId>();

@@ -16,6 +16,7 @@ struct StepPlanLimits {
   int32_t max_num_seqs = 0;
   int32_t num_blocks = 0;
   int64_t vocab = 0;
+  int32_t picture_rows = 0;
 };
 
 std::string SerialisePlan(const StepPlan& plan);

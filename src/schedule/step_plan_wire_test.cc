@@ -10,7 +10,8 @@ namespace {
 
 using test::RandomValues;
 
-constexpr StepPlanLimits kLimits = {.max_num_seqs = 100, .num_blocks = 50, .vocab = 1000};
+constexpr StepPlanLimits kLimits = {
+    .max_num_seqs = 100, .num_blocks = 50, .vocab = 1000, .picture_rows = 70};
 
 // Valid for kLimits, and otherwise as odd as can be.
 class RandomPlans : public RandomValues {
@@ -46,6 +47,19 @@ class RandomPlans : public RandomValues {
       admitted.min_tokens = Number<int32_t>();
       admitted.constrained = Number<uint32_t>() % 2 == 0;
     }
+    for (uint32_t i = Number<uint32_t>() % 3; i > 0; --i) {
+      PlannedEncode& encode = plan.encodes.emplace_back();
+      for (uint32_t j = Number<uint32_t>() % 3; j > 0; --j) {
+        encode.pictures.push_back({.frames = Number<int32_t>(),
+                                   .rows = Number<int32_t>(),
+                                   .columns = Number<int32_t>(),
+                                   .pixels = Bytes()});
+      }
+      encode.place = static_cast<int32_t>(Number<uint32_t>() % 70);
+      encode.layers = 1 + static_cast<int32_t>(Number<uint32_t>() % 30);
+      encode.patches = Number<int64_t>();
+      encode.pairs = Float();
+    }
     for (uint32_t i = Number<uint32_t>() % 4; i > 0; --i) {
       PlannedSequence& planned = plan.sequences.emplace_back();
       planned.slot = SlotId{static_cast<int32_t>(Number<uint32_t>() % 100)};
@@ -56,7 +70,7 @@ class RandomPlans : public RandomValues {
       planned.block_begin = static_cast<int32_t>(plan.new_blocks.size()) - planned.block_count;
       planned.sampled_rows = static_cast<int32_t>(Number<uint32_t>() % (planned.token_count + 1));
       planned.prompt_logprobs = Number<uint32_t>() % 2 == 0;
-      planned.override_rows = Below<int32_t>(planned.token_count);
+      planned.pictures = {{.row = planned.token_count - 1, .count = 1, .from = 69}};
     }
     return plan;
   }
@@ -177,7 +191,11 @@ TEST(StepPlanWireTest, EachPartIsHeldToItsLimit) {
   EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].block_count = 2; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].first_position = 50 * 64 - 1; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].sampled_rows = 3; }));
-  EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].override_rows = {2}; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].pictures = {{2, 1, 0}}; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].pictures = {{0, 3, 0}}; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].pictures = {{0, 1, 70}}; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].pictures = {{0, -1, 5}}; }));
+  EXPECT_TRUE(refused([](StepPlan& p) { p.encodes.emplace_back().layers = 0; }));
 }
 
 // What a scheduler really plans passes.

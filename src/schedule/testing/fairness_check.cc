@@ -48,7 +48,7 @@ void FairnessCheck::Before(const Scheduler& scheduler) {
     const bool fixed = config_.prompt_chunk > 0;
     standing.decodes = fixed ? sequence.planned >= sequence.prompt_count : standing.available == 1;
     standing.waits_for_token = fixed ? standing.decodes : standing.available <= 1;
-    const bool ahead = config_.drafts_max == 0 && config_.stages == 1;
+    const bool ahead = config_.stages == 1;
     standing.plannable = standing.was_running && !sequence.drafts_in_flight &&
                          (ahead || sequence.tokens_in_flight == 0) && standing.available > 0 &&
                          sequence.known() + sequence.tokens_in_flight < sequence.tokens_max;
@@ -64,6 +64,7 @@ std::string FairnessCheck::After(const Scheduler& scheduler,
   for (Standing& standing : standings_) {
     const Sequence& sequence = *standing.sequence;
     standing.place_after = PlaceOf(sequence);
+    standing.waits_for_picture = sequence.ready_until < sequence.prompt_count;
     standing.runs = sequence.state == SequenceState::kRunning;
     standing.preempted = standing.was_running && !standing.runs;
     if (!standing.runs) continue;
@@ -124,6 +125,7 @@ std::string FairnessCheck::CheckLeftOut() const {
     if (standing.entry != nullptr && prompt_left_out) return "a prompt was passed over";
     // What has its own limit, rows of log-probabilities, is no reason to wait for others.
     if (!standing.was_running || !standing.plannable || standing.scored) continue;
+    if (standing.waits_for_picture) continue;  // nor is a picture that is not encoded
     if (standing.entry == nullptr ||
         (config_.prompt_chunk == 0 && standing.entry->token_count < standing.available)) {
       prompt_left_out = true;
@@ -161,7 +163,7 @@ std::string FairnessCheck::CheckAdmissions(const Scheduler& scheduler,
   if (evicting || short_of_blocks || slots_free == 0 || !costs.unlimited()) return "";
   if (plan.num_tokens() >= config_.max_num_batched_tokens) return "";
   const Sequence& head = *first_queued->sequence;
-  if (head.wants_prompt_logprobs()) return "";
+  if (head.wants_prompt_logprobs() || first_queued->waits_for_picture) return "";
   const int32_t blocks = BlocksFor(
       first_queued->place_after < Place{true, INT32_MIN, 0, 0} ? head.tokens_max : head.known());
   const auto reserve = static_cast<int32_t>(config_.watermark * config_.num_blocks);

@@ -50,6 +50,7 @@ class FairnessCheck {
     bool is_protected = false, preempted = false;
     bool decodes = false, waits_for_token = false, plannable = false, needs_block = false;
     bool scored = false;  // wants log-probabilities of its prompt
+    bool waits_for_picture = false;
     int32_t planned = 0, available = 0;
     const PlannedSequence* entry = nullptr;
   };

@@ -22,6 +22,16 @@ uint64_t ChainStart(uint64_t seed) {
   return Mix(seed + 0x1234567);
 }
 
+uint64_t PictureValue(const PictureName& name, int32_t row) {
+  uint64_t value = static_cast<uint64_t>(row) + 77;
+  for (const uint8_t byte : name) value = Mix(value * 31 + byte);
+  return value | 1;  // none is 0
+}
+
+uint64_t ChainPicture(uint64_t chain, uint64_t value) {
+  return Mix(chain * 37 + value);
+}
+
 uint64_t ChainNext(uint64_t chain, TokenId token) {
   return Mix(chain * 31 + static_cast<uint64_t>(token) + 1);
 }
@@ -47,6 +57,7 @@ MockExecutor::MockExecutor(int32_t num_blocks,
 
 StepResult MockExecutor::Run(const StepPlan& plan) {
   Apply(plan);
+  for (const PlannedEncode& encode : plan.encodes) Encode(encode);
   StepResult result;
   result.step = plan.step;
   for (const PlannedSequence& planned : plan.sequences) {
@@ -90,6 +101,7 @@ void MockExecutor::Apply(const StepPlan& plan) {
     slot = {};
     slot.live = true;
     slot.admitted = admitted;
+    slot.pictures = expected_[admitted.request];
     if (admitted.prompt[0] >= kEndBase) {
       slot.end_at = admitted.prompt[0] - kEndBase;
       if (!admitted.constrained) Violate("a constraint was lost");
@@ -138,6 +150,16 @@ void MockExecutor::RunSequence(const StepPlan& plan,
       return Violate("a query token is not the sequence's");
     }
     chain = ChainNext(chain, draft ? tokens[i] : slot.tokens[position]);
+    if (const uint64_t value = ValueAt(slot, position); value != 0) {
+      const auto rows = std::ranges::find_if(planned.pictures, [i](const PictureRows& one) {
+        return one.row <= i && i < one.row + one.count;
+      });
+      if (rows == planned.pictures.end())
+        return Violate("a picture is computed as its placeholder");
+      const auto from = static_cast<size_t>(rows->from + i - rows->row);
+      if (picture_memory_.at(from) != value) return Violate("a picture is read that is not there");
+      chain = ChainPicture(chain, value);
+    }
     chains.push_back(chain);
     if (planned.prompt_logprobs && position + 1 < prompt_count) {
       result.prompt_logprobs.push_back(
@@ -226,9 +248,40 @@ uint64_t& MockExecutor::Kv(const Slot& slot, int32_t position) {
              position % kBlockTokens];
 }
 
+void MockExecutor::Encode(const PlannedEncode& encode) {
+  if (!encode.pictures.empty()) {
+    batch_ = encode;
+    batch_.layers = 0;
+  }
+  if (batch_.pictures.empty()) return Violate("layers are computed of no picture");
+  batch_.layers += encode.layers;
+  if (batch_.layers > picture_layers_) return Violate("more layers are computed than there are");
+  const bool done = batch_.layers == picture_layers_;
+  auto at = static_cast<size_t>(batch_.place);
+  for (const EncodedPicture& picture : batch_.pictures) {
+    PictureName name{};
+    std::ranges::copy(picture.pixels.str(), name.begin());
+    for (int32_t row = 0; row < picture.rows * picture.columns / 4; ++row) {
+      if (at >= picture_memory_.size()) return Violate("a picture has no place");
+      picture_memory_[at++] = done ? PictureValue(name, row) : kPoison;
+    }
+  }
+}
+
+uint64_t MockExecutor::ValueAt(const Slot& slot, int32_t position) {
+  for (const RequestPicture& picture : slot.pictures) {
+    const int32_t row = position - picture.begin;
+    if (row >= 0 && row < picture.count) return PictureValue(picture.hash, row);
+  }
+  return 0;
+}
+
 void MockExecutor::Append(Slot& slot, TokenId token) {
-  slot.chain.push_back(ChainNext(
-      slot.chain.empty() ? ChainStart(slot.admitted.sampling.seed) : slot.chain.back(), token));
+  uint64_t chain = ChainNext(
+      slot.chain.empty() ? ChainStart(slot.admitted.sampling.seed) : slot.chain.back(), token);
+  const uint64_t value = ValueAt(slot, static_cast<int32_t>(slot.tokens.size()));
+  if (value != 0) chain = ChainPicture(chain, value);
+  slot.chain.push_back(chain);
   slot.tokens.push_back(token);
 }
 

@@ -8,8 +8,10 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "schedule/picture_store.h"
 #include "schedule/step_plan.h"
 
 namespace baltoro::test {
@@ -23,6 +25,9 @@ inline constexpr TokenId kVocab = 40;
 // The hash of a sequence that is about to begin; `seed` stands for the salt, so that a prefix
 // shared across salts is noticed.
 uint64_t ChainStart(uint64_t seed);
+// What an encoder makes of a row of a picture, and what a position comes to that stands for it.
+uint64_t PictureValue(const PictureName& name, int32_t row);
+uint64_t ChainPicture(uint64_t chain, uint64_t value);
 uint64_t ChainNext(uint64_t chain, TokenId token);
 // The token that follows a sequence with this hash.
 TokenId OracleToken(uint64_t chain,
@@ -41,6 +46,13 @@ class MockExecutor {
  public:
   MockExecutor(int32_t num_blocks, int32_t max_num_seqs, const FixedForms& fixed, uint64_t seed);
 
+  // The pictures of a request, and the layers of their encoder. The pixels are the name's bytes.
+  void Expect(RequestId id, std::vector<RequestPicture> pictures) { expected_[id] = pictures; }
+  void HasPictures(int32_t rows, int32_t layers) {
+    picture_memory_.resize(static_cast<size_t>(rows));
+    picture_layers_ = layers;
+  }
+
   StepResult Run(const StepPlan& plan);
 
   // The first thing that was wrong; empty if nothing was.
@@ -53,6 +65,7 @@ class MockExecutor {
   struct Slot {
     bool live = false;
     AdmittedSequence admitted;
+    std::vector<RequestPicture> pictures;
     std::vector<TokenId> tokens;
     std::vector<uint64_t> chain;  // one per token
     std::vector<BlockId> blocks;
@@ -60,6 +73,9 @@ class MockExecutor {
     bool failed = false;  // or ended
   };
   void Apply(const StepPlan& plan);
+  void Encode(const PlannedEncode& encode);
+  // The value of the picture that stands at a position; 0: none does.
+  static uint64_t ValueAt(const Slot& slot, int32_t position);
   void RunSequence(const StepPlan& plan, const PlannedSequence& planned, SequenceResult& result);
   // What a position's value depends on beside the tokens: where the chunk of the prompt in which
   // the request computes it begins and ends; nothing else for tokens that were sampled.
@@ -73,6 +89,10 @@ class MockExecutor {
   std::vector<uint64_t> kv_;
   std::vector<Slot> slots_;
   FixedForms fixed_;
+  std::unordered_map<RequestId, std::vector<RequestPicture>> expected_;
+  std::vector<uint64_t> picture_memory_;
+  int32_t picture_layers_ = 0;
+  PlannedEncode batch_;  // on its way, with the layers done
   std::mt19937_64 random_;
   std::string violation_;
 };

@@ -72,6 +72,20 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
       break;
   }
   limits_ = Chance(2);
+  if (Chance(2) && config_.prompt_chunk == 0) {
+    config_.picture_rows = Between(20, 200);
+    config_.picture_layers = Between(1, 6);
+    config_.picture_patches_max = 4 * Between(20, 300);
+    const auto most = std::min<int64_t>(config_.picture_rows, config_.picture_patches_max / 4);
+    for (int i = 0; i < 8; ++i) {
+      RequestPicture& picture = pictures_.emplace_back();
+      picture.count = Between(1, Chance(2) ? 3 : static_cast<int>(most));
+      picture.rows = 2;
+      picture.columns = 2 * picture.count;
+      picture.hash[0] = static_cast<uint8_t>(i + 1);
+      picture.pixels = std::string(picture.hash.begin(), picture.hash.end());
+    }
+  }
   owners_ = Chance(2) ? 1 : Between(2, 4);
   scheduler_ = std::make_unique<Scheduler>(config_);
   fairness_ = std::make_unique<FairnessCheck>(config_);
@@ -80,6 +94,7 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
                          .prompt_logprob_rows_max = config_.prompt_logprob_rows_max};
   executor_ =
       std::make_unique<MockExecutor>(config_.num_blocks, config_.max_num_seqs, fixed, random_());
+  executor_->HasPictures(config_.picture_rows, config_.picture_layers);
   for (int i = 0; i < 4; ++i) {
     auto& prefix = prefixes_.emplace_back(Between(1, prompt_max_));
     for (TokenId& token : prefix) token = Between(0, kVocab - 1);
@@ -103,6 +118,7 @@ SimulationReport Simulation::Run() {
   if (report_.violation.empty()) {
     if (!open_.empty()) Violate("a request never ended");
     if (scheduler_->pool().num_free() != config_.num_blocks) Violate("blocks were lost");
+    if (scheduler_->pictures().held() != 0) Violate("pictures are held for nobody");
     if (scheduler_->queued_requests() != 0 || scheduler_->queued_tokens() != 0) {
       Violate("the empty queue counts requests");
     }
@@ -135,6 +151,7 @@ StepCosts Simulation::RandomCosts() {
   costs.decode_token = Chance(2) ? 0 : Between(1, 20);
   costs.decode_key = Chance(2) ? 0 : 0.001 * Between(1, 10);
   costs.fixed = Between(0, 20);
+  costs.picture_patch = Chance(2) ? 0 : 0.1 * Between(1, 10);
   costs.limit = Between(1, 400);
   costs.limit_alone = costs.limit * Between(1, 4);
   return costs;
@@ -150,6 +167,7 @@ Request Simulation::RandomRequest() {
   if (Chance(2)) request.prompt.resize(Between(1, static_cast<int>(request.prompt.size())));
   const int more = Chance(2) ? Between(0, 20) : 0;
   for (int i = 0; i < more; ++i) request.prompt.push_back(Between(0, kVocab - 1));
+  if (!pictures_.empty() && Chance(2)) AddPictures(request);
   request.stop.max_tokens = Between(1, output_max_);
   request.stop.min_tokens = Chance(3) ? Between(0, request.stop.max_tokens) : 0;
   request.stop.eos_ids = {0};
@@ -172,6 +190,22 @@ Request Simulation::RandomRequest() {
   return request;
 }
 
+// In places that many requests have in common, and never at the end.
+void Simulation::AddPictures(Request& request) {
+  constexpr TokenId kPlaceholder = 3;
+  int32_t at = 0;
+  for (int i = Between(1, 3); i > 0; --i) {
+    at += Between(1, 4) * 5;
+    if (at >= std::ssize(request.prompt)) return;
+    RequestPicture picture = pictures_[random_() % pictures_.size()];
+    picture.begin = at;
+    request.prompt.insert(request.prompt.begin() + at, static_cast<size_t>(picture.count),
+                          kPlaceholder);
+    at += picture.count;
+    request.pictures.push_back(std::move(picture));
+  }
+}
+
 void Simulation::SubmitOne() {
   Request request = RandomRequest();
   Client client;
@@ -183,7 +217,17 @@ void Simulation::SubmitOne() {
     client.fail_at = request.prompt[0] - kFailBase;
   }
   client.chain = ChainStart(request.sampling.seed);
-  for (const TokenId token : request.prompt) client.chain = ChainNext(client.chain, token);
+  auto picture = request.pictures.begin();
+  for (int32_t position = 0; position < std::ssize(request.prompt); ++position) {
+    client.chain = ChainNext(client.chain, request.prompt[static_cast<size_t>(position)]);
+    while (picture != request.pictures.end() && picture->begin + picture->count <= position) {
+      ++picture;
+    }
+    if (picture == request.pictures.end() || picture->begin > position) continue;
+    client.chain =
+        ChainPicture(client.chain, PictureValue(picture->hash, position - picture->begin));
+  }
+  executor_->Expect(request.id, request.pictures);
   const auto prompt_count = static_cast<int64_t>(request.prompt.size());
   client.tokens_max =
       static_cast<int32_t>(std::min(prompt_count + request.stop.max_tokens, config_.max_model_len));
@@ -234,6 +278,7 @@ void Simulation::PlanOne() {
   if (plan.empty()) return;
   Trace(plan.step);
   for (const SlotId slot : plan.retired) Trace(static_cast<uint64_t>(slot));
+  if (!plan.encodes.empty()) ++report_.encodes;
   for (const PlannedSequence& sequence : plan.sequences) {
     Trace(static_cast<uint64_t>(sequence.slot));
     Trace(static_cast<uint64_t>(sequence.first_position));

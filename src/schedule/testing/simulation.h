@@ -21,6 +21,7 @@ struct SimulationReport {
   std::string violation;  // empty: none
   uint64_t trace = 0;     // hash of every plan and event
   int64_t requests = 0, tokens = 0, aborts = 0, failures = 0, preemptions = 0, hit_tokens = 0;
+  int64_t encodes = 0;  // steps that do
   int64_t draft_steps = 0, refusals = 0, constraint_ends = 0, limited_steps = 0;
 };
 
@@ -48,6 +49,7 @@ class Simulation {
   void Tick(bool faults);
   void SubmitOne();
   Request RandomRequest();
+  void AddPictures(Request& request);
   void AbortOne();
   void PlanOne();
   StepCosts RandomCosts();
@@ -73,6 +75,7 @@ class Simulation {
   int arrival_one_in_ = 1, abort_one_in_ = 1;
   bool urgent_ = false, failures_ = false, prompt_logprobs_ = false, constraints_ = false;
   bool limits_ = false;
+  std::vector<RequestPicture> pictures_;  // that requests may have; none: they have none
   int owners_ = 1;
   StepCosts costs_;
   int prompt_max_ = 0, output_max_ = 0;

@@ -1,0 +1,61 @@
+#pragma once
+
+// Which pictures have their rows in the ranks' memory, and where: as many rows there as in this
+// account, those of one picture contiguous. A picture is known by its hash, so that one that comes
+// again, or in several requests, is encoded once. Room for another is made by forgetting the one
+// that was used least lately, of those that nobody holds.
+//
+// Plans are executed in their order: what a plan reads from a place is read before a later plan has
+// the place written, so places may be given away as soon as all plans that read them are made.
+//
+// Engine thread only.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+
+namespace baltoro {
+
+using PictureName = std::array<uint8_t, 16>;  // RequestPicture::hash
+
+class PictureStore {
+ public:
+  struct Place {
+    PictureName name{};
+    int32_t begin = 0, rows = 0;
+    int32_t holders = 0;
+    bool encoded = false;  // by the plans made so far
+    uint64_t used = 0;     // rises
+  };
+
+  explicit PictureStore(int32_t rows) : rows_(rows) {}
+
+  int32_t rows() const { return rows_; }
+  // Null: it has none.
+  Place* Find(const PictureName& name);
+  // Its place, which it gets now if it has none. Null: no room while others are held; never where
+  // nobody is and `rows` is no more than there are.
+  Place* Take(const PictureName& name, int32_t rows);
+  void Hold(Place& place) { ++place.holders; }
+  void Release(const PictureName& name);
+  // Nobody holds it.
+  void Forget(const PictureName& name);
+  int32_t held() const;  // pictures
+
+ private:
+  struct NameHash {
+    size_t operator()(const PictureName& name) const;
+  };
+  // Where as many rows are free; below 0: nowhere.
+  int32_t Gap(int32_t rows) const;
+  bool ForgetOldest();
+
+  const int32_t rows_;
+  std::map<int32_t, Place> places_;  // by `begin`
+  std::unordered_map<PictureName, int32_t, NameHash> begins_;
+  uint64_t uses_ = 0;
+};
+
+}  // namespace baltoro
