@@ -133,6 +133,24 @@ int32_t DraftModel::Room(const DraftSequence& sequence, int32_t position) const 
       std::min<int64_t>(sequence.wanted, 1 + std::max<int64_t>(0, end - position)));
 }
 
+void DraftModel::TakeOverrides(const ForwardBatch& step,
+                               std::span<const DraftSequence> sequences,
+                               std::vector<int32_t>& rows,
+                               std::vector<float>& values) const {
+  const int64_t hidden = model_->config().hidden;
+  const auto* const from = static_cast<const float*>(step.embedding_overrides.data);
+  for (size_t i = 0; i < step.override_rows.size(); ++i) {
+    const int32_t row = step.override_rows[i];
+    const bool first = std::ranges::any_of(sequences, [row](const DraftSequence& sequence) {
+      return sequence.attention.query_begin == row;
+    });
+    if (first) continue;
+    rows.push_back(row - 1);
+    const float* const own = from + static_cast<int64_t>(i) * hidden;
+    values.insert(values.end(), own, own + hidden);
+  }
+}
+
 // The rows of the target's step. Those of refused drafts are computed too, for nobody: they come
 // behind all others of their sequence. Where steps repeat and drafts are wanted, every sequence has
 // a chain, so that all passes have one size.
@@ -166,13 +184,19 @@ std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
                       .position = position,
                       .drafts = wants ? Room(sequence, position) : 0});
   }
+  // Of a picture the row before has what stands at its place; what a later step will bring is not
+  // known, and the placeholder does: that can cost drafts alone.
+  std::vector<int32_t> override_rows;
+  std::vector<float> overrides;
+  TakeOverrides(step, sequences, override_rows, overrides);
   Forward({.tokens = tokens,
            .positions = step.positions,
            .slots = slots,
            .sequences = attention,
            .logits_rows = logits_rows,
-           .override_rows = {},
-           .embedding_overrides = {},
+           .override_rows = override_rows,
+           .embedding_overrides = TensorView(overrides.data(), DType::kF32,
+                                             {std::ssize(override_rows), model_->config().hidden}),
            .features = step.taps,
            .feature_rows = rows,
            .picks = drafts ? Picks(0, std::ssize(logits_rows)) : TensorView()});

@@ -73,6 +73,11 @@ class DraftModel {
   std::vector<Chain> Follow(const ForwardBatch& step,
                             std::span<const DraftSequence> sequences,
                             bool drafts);
+  // What a step's pictures are to the rows before theirs.
+  void TakeOverrides(const ForwardBatch& step,
+                     std::span<const DraftSequence> sequences,
+                     std::vector<int32_t>& rows,
+                     std::vector<float>& values) const;
   // For draft `draft`, the first being 0.
   void GoOn(int32_t draft, std::span<const DraftSequence> sequences, std::vector<Chain>& chains);
   void Forward(const ForwardBatch& batch);

@@ -62,6 +62,8 @@ struct EngineConfig {
   // How long a step with prompts may take while others wait for tokens; 0: as long as it takes;
   // below: 250 on a CPU, 60 on a GPU, and 0 for a stand-in.
   double target_step_ms = -1;
+  bool language_model_only = false;                // the picture encoder is left out
+  int64_t picture_cache_bytes = int64_t{1} << 30;  // of rows that an encoder has made
   bool deterministic = false;     // what a request gets depends on nothing else that is computed
   int32_t threads = 0;            // 0: all
   uint64_t seed = 0;              // of dummy weights
@@ -90,6 +92,10 @@ struct EngineInfo {
   bool constraints = false;         // requests may carry a constraint
   // Tokens that one picture may take in a prompt; 0: the model, or this engine, takes none.
   int32_t picture_tokens_max = 0;
+  // Of pictures: rows that are kept, layers of the encoder and its projector, patches that go
+  // through it together, bytes of a patch.
+  int32_t picture_rows = 0, picture_layers = 0;
+  int64_t picture_patches_max = 0, picture_patch_bytes = 0;
   FixedSteps fixed;  // of --deterministic, on a GPU
 };
 

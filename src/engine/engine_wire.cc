@@ -22,16 +22,18 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
          c.speculation.method, c.speculation.drafts, c.speculation.lookup_min,
          c.speculation.lookup_max, c.speculation.model, c.speculation.draft_ranks,
-         c.speculation.synthetic_rates, c.speculation.adaptive, c.target_step_ms, c.deterministic,
-         c.threads, c.seed, c.alike_layers, c.modelled_exchange, c.tuned_config,
-         c.tuned_config_folder, c.stand_in_step_ms);
+         c.speculation.synthetic_rates, c.speculation.adaptive, c.target_step_ms,
+         c.language_model_only, c.picture_cache_bytes, c.deterministic, c.threads, c.seed,
+         c.alike_layers, c.modelled_exchange, c.tuned_config, c.tuned_config_folder,
+         c.stand_in_step_ms);
 }
 
 template <typename Fields>
 void VisitInfo(EngineInfo& i, const Fields& fields) {
   fields(i.model_type, i.max_model_len, i.vocab_size, i.num_blocks, i.kv_cache_tokens,
          i.kv_cache_bytes, i.kv_cache_dtype, i.load_seconds, i.longest_step_seconds, i.constraints,
-         i.picture_tokens_max, i.fixed.prompt_chunk, i.fixed.decode_rows, i.fixed.key_part_blocks);
+         i.picture_tokens_max, i.picture_rows, i.picture_layers, i.picture_patches_max,
+         i.picture_patch_bytes, i.fixed.prompt_chunk, i.fixed.decode_rows, i.fixed.key_part_blocks);
 }
 
 template <typename Fields>

@@ -23,6 +23,9 @@ SchedulerConfig MakeSchedulerConfig(const EngineConfig& config,
   scheduler.priority_policy = config.priority_scheduling;
   scheduler.stages = stages;
   scheduler.drafts_max = config.speculation.drafts;
+  scheduler.picture_rows = info.picture_rows;
+  scheduler.picture_layers = info.picture_layers;
+  scheduler.picture_patches_max = info.picture_patches_max;
   scheduler.share_prompts_only = config.deterministic;
   scheduler.prompt_chunk = info.fixed.prompt_chunk;
   if (info.fixed.decode_rows > 0) scheduler.decode_rows = info.fixed.decode_rows;

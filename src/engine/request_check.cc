@@ -58,11 +58,46 @@ Status CheckSampling(const SamplingParams& s, int64_t vocab) {
   return CheckIds(s.allowed_token_ids, "allowed_token_ids", vocab);
 }
 
+// Where they stand and that they fit is the scheduler's question, too: here it is answered at once.
+Status CheckPictures(const Request& request, const EngineInfo& info) {
+  if (request.pictures.empty()) return {};
+  if (info.picture_tokens_max == 0) {
+    return InvalidArgument("this engine takes no pictures");
+  }
+  constexpr int32_t kMerge = 2, kSideMax = 512, kFramesMax = 4;
+  int64_t end = 0;
+  for (const RequestPicture& picture : request.pictures) {
+    const int64_t rows = picture.rows, columns = picture.columns;
+    const bool even = rows > 0 && columns > 0 && rows % kMerge == 0 && columns % kMerge == 0;
+    if (!even || rows > kSideMax || columns > kSideMax || picture.frames < 1 ||
+        picture.frames > kFramesMax || picture.count != rows * columns / (kMerge * kMerge) ||
+        picture.begin < end) {
+      return InvalidArgument(fmt::format("a picture of {} x {} x {} patches in {} tokens at {}",
+                                         picture.frames, rows, columns, picture.count,
+                                         picture.begin));
+    }
+    const int64_t patches = picture.frames * rows * columns;
+    if (std::ssize(picture.pixels.str()) != patches * info.picture_patch_bytes) {
+      return InvalidArgument("a picture has other pixels than its grid");
+    }
+    if (picture.count > info.picture_tokens_max || patches > info.picture_patches_max) {
+      return InvalidArgument(fmt::format("a picture of {} tokens; this engine takes {} at most",
+                                         picture.count, info.picture_tokens_max));
+    }
+    end = int64_t{picture.begin} + picture.count;
+  }
+  if (end >= std::ssize(request.prompt)) {
+    return InvalidArgument("nothing comes behind the last picture of the prompt");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status CheckRequest(const Request& request, const EngineInfo& info) {
   if (request.prompt.empty()) return InvalidArgument("prompt: there is no token");
   BT_RETURN_IF_ERROR(CheckIds(request.prompt, "prompt", info.vocab_size));
+  BT_RETURN_IF_ERROR(CheckPictures(request, info));
   BT_RETURN_IF_ERROR(CheckSampling(request.sampling, info.vocab_size));
   const StopRules& stop = request.stop;
   BT_RETURN_IF_ERROR(CheckRange(stop.max_tokens, 1, 1 << 30, "max_tokens"));

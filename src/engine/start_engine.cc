@@ -21,6 +21,7 @@
 #include "engine/modelled_exchange.h"
 #include "engine/node_agreement.h"
 #include "engine/node_follower.h"
+#include "engine/picture_choice.h"
 #include "engine/rank_team.h"
 #include "engine/stand_in.h"
 #include "engine/tuned_table.h"
@@ -103,6 +104,7 @@ struct Recipe {
   const KvBudget& budget;
   const KvChoice& kv;
   const std::optional<K2Config>& draft;
+  const std::optional<PictureChoice>& pictures;
   K2LoadOptions load;
   FixedSteps fixed = {};
   int threads = 0;
@@ -169,6 +171,10 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
            static_cast<double>(model->weight_bytes()) / kGiB, *loaded - start);
   }
   BT_ASSIGN_OR_RETURN(WorkerDraft draft, LoadDraft(recipe, part, source, pool.get()));
+  std::unique_ptr<PictureMemory> pictures;
+  if (recipe.pictures && model->share().first_stage()) {
+    BT_ASSIGN_OR_RETURN(pictures, LoadPictures(*recipe.pictures, source, *recipe.ops, pool.get()));
+  }
   const int64_t ways = model->share().layout.decode_context;
   KvLayout cache{.layers = model->layers(),
                  .num_blocks = static_cast<int32_t>((recipe.budget.num_blocks + ways - 1) / ways),
@@ -201,7 +207,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
       .samples = part.samples,
       .speculation = config.speculation};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage),
-                        std::move(draft));
+                        std::move(draft), std::move(pictures));
 }
 
 // Of the stage that has most.
@@ -372,6 +378,9 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
     available = std::max<int64_t>(available - bytes, 0);
     token_bytes += DraftBytesPerToken(config, *draft, ops.act) * layout.decode_context;
   }
+  BT_ASSIGN_OR_RETURN(const std::optional<PictureChoice> pictures,
+                      ChoosePictures(config, model_config, ops));
+  if (pictures) available = std::max<int64_t>(available - pictures->bytes, 0);
   const KvQuestion question{.bytes_asked = config.kv_cache_bytes,
                             .bytes_available = available,
                             .bytes_per_token = token_bytes,
@@ -422,6 +431,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                 .budget = budget,
                 .kv = kv,
                 .draft = draft,
+                .pictures = pictures,
                 .load = load,
                 .fixed = fixed,
                 .threads = use.threads,
@@ -461,7 +471,9 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                   .load_seconds = loaded - start,
                   .longest_step_seconds = 0,
                   .constraints = factory != nullptr,
+                  .picture_tokens_max = 0,
                   .fixed = fixed};
+  if (pictures) pictures->Tell(info);
   // That is of one layer of each kind.
   info.longest_step_seconds = step_seconds * static_cast<double>(model_config.layers) *
                               PassesMax(fixed, config.max_num_batched_tokens);
@@ -470,7 +482,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   if (followers != nullptr) {
     const StepPlanLimits limits{.max_num_seqs = config.max_num_seqs,
                                 .num_blocks = static_cast<int32_t>(budget.num_blocks),
-                                .vocab = model_config.vocab};
+                                .vocab = model_config.vocab,
+                                .picture_rows = info.picture_rows};
     return std::unique_ptr<Engine>(
         std::make_unique<NodeFollower>(info, limits, std::move(nodes), std::move(followers)));
   }

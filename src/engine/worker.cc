@@ -55,7 +55,8 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                                                std::unique_ptr<ThreadPool> pool,
                                                std::unique_ptr<K2Model> model,
                                                KvStorage kv,
-                                               WorkerDraft draft) {
+                                               WorkerDraft draft,
+                                               std::unique_ptr<PictureMemory> pictures) {
   BT_CHECK(kv.layout().layers == model->layers());
   BT_CHECK((kv.layout().draft_blocks > 0) == (draft.model != nullptr));
   BT_CHECK(kv.layout().latent == model->config().kv_lora);
@@ -63,6 +64,7 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   BT_CHECK(config.kv_scales.empty() || std::ssize(config.kv_scales) == kv.layout().layers);
   std::unique_ptr<Worker> worker(
       new Worker(config, std::move(pool), std::move(model), std::move(kv)));
+  worker->pictures_ = std::move(pictures);
   const auto bytes = static_cast<size_t>(int64_t{config.logits_rows_max} *
                                          worker->model_->config().vocab * SizeOf(DType::kF32));
   BT_ASSIGN_OR_RETURN(worker->logits_, Buffer::Create(bytes, "logits (lower --max-num-seqs)",
@@ -146,7 +148,8 @@ int64_t Worker::ScratchBytes() const {
   const size_t own =
       arena_.bytes_reserved() + sample_arena_.bytes_reserved() + sample_staging_.bytes_reserved();
   return static_cast<int64_t>(own) + model_->scratch_bytes() + model_->staging_bytes() +
-         (drafter_ == nullptr ? 0 : drafter_->scratch_bytes());
+         (drafter_ == nullptr ? 0 : drafter_->scratch_bytes()) +
+         (pictures_ == nullptr ? 0 : pictures_->scratch_bytes());
 }
 
 int32_t Worker::RecordedMax(int32_t rows) const {
@@ -227,6 +230,10 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
   result.sequences.resize(plan.sequences.size());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     result.sequences[i].slot = plan.sequences[i].slot;
+  }
+  if (pictures_ != nullptr && !plan.encodes.empty()) {
+    const ProfileSpan span("encode");
+    BT_RETURN_IF_ERROR(pictures_->Encode(plan.encodes));
   }
   try {
     for (size_t begin = 0; begin < plan.sequences.size();) {
@@ -371,13 +378,14 @@ Status Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, Step
   if (masks_ != nullptr) masks_->Begin(plan, begin, end);
   arena_.Reset();
   const std::vector<TensorView> taps = TapsOf(std::ssize(batch.tokens));
+  TakePictures(plan, batch);
   const ForwardBatch step{.tokens = batch.tokens,
                           .positions = batch.positions,
                           .slots = batch.cache_slots,
                           .sequences = batch.sequences,
                           .logits_rows = batch.logits_rows,
-                          .override_rows = {},
-                          .embedding_overrides = {},
+                          .override_rows = batch.override_rows,
+                          .embedding_overrides = batch.embedding_overrides,
                           .tap_layers = config_.tap_layers,
                           .taps = taps};
   {

@@ -17,6 +17,7 @@
 #include "engine/draft_team.h"
 #include "engine/fixed_steps.h"
 #include "engine/ngram_index.h"
+#include "engine/picture_memory.h"
 #include "engine/rank_worker.h"
 #include "engine/speculation.h"
 #include "engine/step_masks.h"
@@ -57,12 +58,14 @@ struct WorkerDraft {
 
 class Worker final : public RankWorker {
  public:
-  // Takes all memory that steps need, by a trial step of the largest size.
+  // Takes all memory that steps need, by a trial step of the largest size. `pictures`: of the first
+  // stage of a model that reads pictures; with the same operations and pool.
   static Result<std::unique_ptr<Worker>> Create(const WorkerConfig& config,
                                                 std::unique_ptr<ThreadPool> pool,
                                                 std::unique_ptr<K2Model> model,
                                                 KvStorage kv,
-                                                WorkerDraft draft = {});
+                                                WorkerDraft draft = {},
+                                                std::unique_ptr<PictureMemory> pictures = nullptr);
 
   // Running out of memory in a step fails the requests that cannot be computed alone either; one of
   // several ranks gives up. The cache holds this rank's layers and its share of the blocks.
@@ -110,6 +113,8 @@ class Worker final : public RankWorker {
   int32_t RowsEach(const StepPlan& plan, size_t begin, size_t end) const;
   // Sequences like one that is there, for nobody to read, up to the next size that is recorded.
   void Pad(Batch& batch) const;
+  // What stands in place of the embeddings of placeholders.
+  void TakePictures(const StepPlan& plan, Batch& batch) const;
   // Of one pass.
   int32_t pass_tokens_max() const {
     const int32_t chunk = config_.fixed.prompt_chunk;
@@ -198,10 +203,11 @@ class Worker final : public RankWorker {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<K2Model> model_;
   KvStorage kv_;
-  std::vector<KvLayerView> layers_;        // of the model
-  std::vector<Buffer> taps_;               // [max_num_batched_tokens, H] f32, one a tapped layer
-  std::unique_ptr<DraftTeam> draft_team_;  // null: the draft model is whole
-  std::unique_ptr<DraftModel> drafter_;    // null: none
+  std::vector<KvLayerView> layers_;          // of the model
+  std::vector<Buffer> taps_;                 // [max_num_batched_tokens, H] f32, one a tapped layer
+  std::unique_ptr<DraftTeam> draft_team_;    // null: the draft model is whole
+  std::unique_ptr<DraftModel> drafter_;      // null: none
+  std::unique_ptr<PictureMemory> pictures_;  // likewise
   // Of the operations' memory.
   Buffer logits_;  // [logits_rows_max, vocab] f32
   Arena arena_;
