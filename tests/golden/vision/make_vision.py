@@ -101,9 +101,8 @@ def text_config(hidden):
             "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
 
 
-def load(vision, dtype):
-    """The encoder as transformers reads it from a checkpoint. Its configuration has other keys than the releases'."""
-    text = text_config(vision["text_hidden_size"])
+def load_whole(vision, dtype, text):
+    """The whole model with the encoder as transformers reads it from a checkpoint. Its configuration has other keys than the releases'."""
     config = {
         "architectures": ["Kimi_K25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": text,
         "image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8,
@@ -124,7 +123,11 @@ def load(vision, dtype):
     foreign = [name for name in said["missing_keys"] if "vision_tower" in name or "mm_projector" in name]
     assert not foreign and not said["unexpected_keys"] and not said["mismatched_keys"], said
     assert model.model.vision_tower.rotary_emb.inv_freq.dtype == torch.float32
-    return model.model.eval()
+    return model.eval()
+
+
+def load(vision, dtype):
+    return load_whole(vision, dtype, text_config(vision["text_hidden_size"])).model
 
 
 def pixels_of(name, grids):
