@@ -48,7 +48,7 @@ void FairnessCheck::Before(const Scheduler& scheduler) {
     const bool fixed = config_.prompt_chunk > 0;
     standing.decodes = fixed ? sequence.planned >= sequence.prompt_count : standing.available == 1;
     standing.waits_for_token = fixed ? standing.decodes : standing.available <= 1;
-    const bool ahead = config_.drafts_max == 0 && config_.stages == 1;
+    const bool ahead = config_.stages == 1;
     standing.plannable = standing.was_running && !sequence.drafts_in_flight &&
                          (ahead || sequence.tokens_in_flight == 0) && standing.available > 0 &&
                          sequence.known() + sequence.tokens_in_flight < sequence.tokens_max;
