@@ -77,7 +77,7 @@ constexpr FlagSpec kEngineFlags[] = {
      .help =
          "Tokens that are proposed, and verified several a step: {\"method\": \"ngram\", "
          "\"num_speculative_tokens\": 4}, or {\"method\": \"eagle3\", \"model\": DIR}. Fewer are "
-         "proposed where that is faster, but with \"adaptive\": false."},
+         "proposed where that is faster, unless \"adaptive\" is false."},
     {.name = "kv-transfer-config",
      .kind = kJsonObject,
      .initial = "{}",

@@ -239,19 +239,14 @@ Status ReadAcceptance(const Keys& keys, SpeculationConfig& out, std::vector<std:
 Result<SpeculationConfig> ReadSpeculativeConfig(const Json& config,
                                                 int tensor_parallel,
                                                 std::vector<std::string>& notices) {
-  std::vector<std::string> idle;
+  std::vector<std::string> idle, measured;
   bool asks = false;
   for (const auto& [key, value] : config.items()) {
     BT_RETURN_IF_ERROR(CheckKey(key, value));
     asks = asks || !value.is_null();
     if (value.is_null()) continue;
     if (std::ranges::count(kDraftModelKeys, key) > 0) idle.push_back(key);
-    if (std::ranges::count(kMeasuredKeys, key) > 0) {
-      notices.push_back(fmt::format(
-          "--speculative-config: {}: no effect: how many drafts pay at a batch size is measured "
-          "while it serves; num_speculative_tokens is the most",
-          key));
-    }
+    if (std::ranges::count(kMeasuredKeys, key) > 0) measured.push_back(key);
   }
   SpeculationConfig out;
   if (!asks) return out;
@@ -276,6 +271,13 @@ Result<SpeculationConfig> ReadSpeculativeConfig(const Json& config,
   BT_RETURN_IF_ERROR(ReadAcceptance(keys, out, notices));
   // Who measures the speed of a number of drafts wants that number.
   BT_ASSIGN_OR_RETURN(out.adaptive, keys.Switch("adaptive", out.synthetic_rates.empty()));
+  if (!measured.empty()) {
+    notices.push_back(fmt::format(
+        "--speculative-config: {}: no effect: {}", fmt::join(measured, ", "),
+        out.adaptive ? "how many drafts pay at a batch size is measured while it serves; "
+                       "num_speculative_tokens is the most"
+                     : "as many drafts are proposed in every step, whatever the batch"));
+  }
   BT_ASSIGN_OR_RETURN(std::string model, keys.Text("model"));
   if (eagle) {
     out.model = std::move(model);

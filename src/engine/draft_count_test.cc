@@ -7,6 +7,7 @@
 
 #include <map>
 #include <random>
+#include <utility>
 
 namespace baltoro {
 namespace {
@@ -80,8 +81,10 @@ std::map<int32_t, int> RunSteps(DraftCount& count, Machine& machine, int32_t seq
   for (int step = 0; step < steps; ++step) {
     const int32_t drafts = count.Ask(sequences);
     ++asked[drafts];
-    if (!count.Started(Plan(sequences, drafts))) continue;
-    count.Observe(drafts, machine.Answer(sequences, drafts), machine.StepOf(sequences, drafts));
+    const StepPlan plan = Plan(sequences, drafts);
+    const DraftCount::Step started = count.Started(plan, WorkOf(plan));
+    if (!started.counts) continue;
+    count.Observe(started, machine.Answer(sequences, drafts), machine.StepOf(sequences, drafts));
   }
   return asked;
 }
@@ -146,18 +149,52 @@ TEST(DraftCountTest, ItFollowsWhatIsAccepted) {
   (void)RunSteps(count, machine, 1, 500);
   EXPECT_GT(RunSteps(count, machine, 1, 1000)[0], 950);
   machine.chance = 0.95;
-  (void)RunSteps(count, machine, 1, 12000);
+  (void)RunSteps(count, machine, 1, 4000);
   EXPECT_GT(RunSteps(count, machine, 1, 1000)[3], 900);
 }
 
 TEST(DraftCountTest, StepsOfAnotherKindDoNotCount) {
   DraftCount count(Config(3), 2);
-  EXPECT_FALSE(count.Started(Plan(1, 3)));
-  EXPECT_FALSE(count.Started(Plan(1, 3)));  // its drafts came from a plan before these
-  EXPECT_TRUE(count.Started(Plan(1, 3)));
-  EXPECT_FALSE(count.Started(Plan(1, 3, /*prompt=*/true)));
-  EXPECT_TRUE(count.Started(Plan(1, 3)));
-  EXPECT_FALSE(count.Started(Plan(1, 1)));
+  const auto counts = [&](int32_t drafts, bool prompt) {
+    const StepPlan plan = Plan(1, drafts, prompt);
+    return count.Started(plan, WorkOf(plan)).counts;
+  };
+  EXPECT_FALSE(counts(3, false));
+  EXPECT_FALSE(counts(3, false));  // its drafts came from a plan before these
+  EXPECT_TRUE(counts(3, false));
+  EXPECT_FALSE(counts(3, /*prompt=*/true));
+  EXPECT_TRUE(counts(3, false));
+  EXPECT_FALSE(counts(1, false));
+}
+
+// A batch at the border of two classes, which changes all the time.
+TEST(DraftCountTest, ItLearnsBetweenTwoClasses) {
+  Machine machine{.fixed = 1, .row = 0.5, .chance = 0};
+  DraftCount count(Config(3), 2);
+  std::map<int32_t, int> asked;
+  for (int i = 0; i < 2000; ++i) {
+    for (const auto& [drafts, times] : RunSteps(count, machine, 8 + i % 2, 5)) {
+      if (i >= 1000) asked[drafts] += times;
+    }
+  }
+  EXPECT_GT(asked[0], 4500);
+}
+
+// The first step with a number takes a hundred times as long as others.
+TEST(DraftCountTest, AStepThatIsHeldUpIsNotTakenForItsNumber) {
+  Machine machine{.fixed = 1, .row = 0.5, .chance = 0};
+  DraftCount count(Config(1), 1);
+  bool first = true;
+  std::map<int32_t, int> asked;
+  for (int step = 0; step < 400; ++step) {
+    const int32_t drafts = count.Ask(1);
+    ++asked[drafts];
+    const StepPlan plan = Plan(1, drafts);
+    const DraftCount::Step started = count.Started(plan, WorkOf(plan));
+    const bool slow = drafts == 0 && started.counts && std::exchange(first, false);
+    count.Observe(started, machine.Answer(1, drafts), (slow ? 100 : 1) * machine.StepOf(1, drafts));
+  }
+  EXPECT_GT(asked[0], 330);
 }
 
 TEST(DraftCountTest, OneThatDoesNotAdaptAsksForTheSame) {

@@ -35,7 +35,7 @@ struct SpeculationConfig {
   std::vector<double> synthetic_rates = {};
 
   // Whether fewer are asked for where that gives more tokens a second (draft_count.h).
-  bool adaptive = true;
+  bool adaptive = false;
 
   bool enabled() const { return method != DraftMethod::kNone; }
   bool operator==(const SpeculationConfig&) const = default;

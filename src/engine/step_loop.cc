@@ -175,6 +175,7 @@ void StepLoop::BeginTurn() {
 bool StepLoop::TakeArrivals(bool wait) {
   BeginTurn();
   arrivals_.clear();
+  waited_ = wait;
   {
     std::unique_lock lock(mutex_);
     if (wait) wake_.wait_for(lock, kIdleTurn, [this] { return stop_ || !inbox_.empty(); });
@@ -221,18 +222,20 @@ Status StepLoop::Step() {
     {
       ProfileSpan span("schedule");
       // In a pipeline each plan has its share.
-      const int32_t sequences = scheduler_.stats().running / executor_.stages();
+      const int32_t stages = executor_.stages();
+      const int32_t sequences = (scheduler_.stats().running + stages - 1) / stages;
       plan = scheduler_.Plan(budget_ ? budget_->costs() : StepCosts(), draft_count_.Ask(sequences));
       if (plan.empty()) span.Forget();
     }
     DeliverStarted();
   }
-  const int32_t tokens = plan.num_tokens(), drafts_wanted = plan.drafts_wanted;
   if (!plan.empty()) {
-    started_.push_back({.work = WorkOf(plan),
+    const StepWork work = WorkOf(plan);
+    started_.push_back({.work = work,
                         .at = clock_.Now(),
-                        .drafts_wanted = plan.drafts_wanted,
-                        .drafts_count = draft_count_.Started(plan)});
+                        .tokens = plan.num_tokens(),
+                        .waited = waited_,
+                        .drafts = draft_count_.Started(plan, work)});
     profiled_.OnPlan(plan);
     BT_RETURN_IF_ERROR(executor_.Start(std::move(plan)));
     // There may be room for another.
@@ -248,7 +251,7 @@ Status StepLoop::Step() {
   }();
   if (!result.ok()) return result.status();
   profiled_.OnResult(result.value().step);
-  Measure(result.value());
+  const Started ended = Measure(result.value());
   {
     const ProfileSpan span("commit");
     scheduler_.Commit(result.value());
@@ -256,10 +259,8 @@ Status StepLoop::Step() {
 
   const std::lock_guard lock(mutex_);
   stats_.step = result.value().step;
-  if (tokens > 0) {
-    stats_.step_tokens_last = static_cast<uint64_t>(tokens);
-    stats_.drafts_wanted = drafts_wanted;
-  }
+  stats_.step_tokens_last = static_cast<uint64_t>(ended.tokens);
+  stats_.drafts_wanted = ended.drafts.asked;
   stats_.step_seconds_last = clock_.Now() - start;
   stats_.step_seconds += stats_.step_seconds_last;
   return {};
@@ -272,15 +273,16 @@ void StepLoop::Expect() {
   turn_expected_ = expected;
 }
 
-// The oldest step in flight has just ended.
-void StepLoop::Measure(const StepResult& result) {
+// For prompts the time counts that a step took; for drafts all between two steps, which is less
+// where the next one could be planned ahead.
+StepLoop::Started StepLoop::Measure(const StepResult& result) {
   const Started step = started_.front();
   started_.pop_front();
   const Seconds now = clock_.Now();
-  const Seconds seconds = now - std::max(step.at, finished_at_);
-  finished_at_ = now;
-  if (budget_) budget_->Observe(step.work, seconds);
-  if (step.drafts_count) draft_count_.Observe(step.drafts_wanted, result, seconds);
+  const Seconds before = std::exchange(finished_at_, now);
+  if (budget_) budget_->Observe(step.work, now - std::max(step.at, before));
+  if (!step.waited) draft_count_.Observe(step.drafts, result, now - before);
+  return step;
 }
 
 // Before the step is computed, which may take long.

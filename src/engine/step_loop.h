@@ -84,7 +84,9 @@ class StepLoop {
   void BeginTurn();
   Status Step();
   void Expect();
-  void Measure(const StepResult& result);
+  // Of the oldest step in flight, which has just ended.
+  struct Started;
+  Started Measure(const StepResult& result);
   void DeliverStarted();
   void Deliver();
   // OK: by order, not by a failure.
@@ -101,13 +103,15 @@ class StepLoop {
   struct Started {
     StepWork work;
     Seconds at = 0;
-    int32_t drafts_wanted = 0;
-    bool drafts_count = false;  // DraftCount::Started
+    int32_t tokens = 0;
+    bool waited = false;  // the loop had nothing to do before it
+    DraftCount::Step drafts;
   };
   std::deque<Started> started_;  // steps in flight
   Seconds finished_at_ = 0;      // the last step
   std::vector<Arrival> arrivals_;
-  bool stuck_ = false;  // the last turn did nothing: wait for an arrival
+  bool waited_ = false;  // this turn, for an arrival
+  bool stuck_ = false;   // the last turn did nothing: wait for an arrival
 
   ProfiledSteps profiled_;
   TurnHistory turns_;

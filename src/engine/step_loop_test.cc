@@ -254,6 +254,7 @@ TEST(StepLoopTest, AsManyDraftsAreAskedForAsPay) {
     SpeculationConfig speculation;
     speculation.method = DraftMethod::kNgram;
     speculation.drafts = 3;
+    speculation.adaptive = true;
     ManualClock clock;
     DraftingExecutor executor(clock, accepts);
     test::EventLog log;

@@ -134,7 +134,7 @@ class Scheduler {
     Sequence* sequence;
     int32_t first_position, token_count, sampled_rows;
     int32_t drafts;  // of the sampled rows
-    bool open;       // what comes behind it is not known before it is committed
+    bool open;       // nothing is planned behind it before it is committed
   };
   struct InFlightPlan {
     uint64_t step;
