@@ -14,7 +14,8 @@
 //         can be too much.
 //   WebP  lossy and lossless; of an animation the first frame, on a transparent canvas
 //   GIF   the first frame, on a canvas of the transparent colour, or of colour 0
-// Colour profiles and gamma are not applied.
+// Colour profiles and gamma are not applied, and XMP is not read, which may name an orientation
+// too.
 //
 // Any thread. Memory: the picture (3 bytes a pixel, twice that while it is turned), and while it is
 // decoded up to 9 bytes a pixel more (a progressive CMYK JPEG).
