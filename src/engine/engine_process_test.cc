@@ -19,7 +19,7 @@
 #include <random>
 #include <thread>
 
-#include "engine/child_process.h"
+#include "base/child_process.h"
 #include "engine/frame_connection.h"
 #include "engine/remote_engine.h"
 #include "engine/stand_in.h"

@@ -7,9 +7,9 @@
 #include <chrono>
 #include <utility>
 
+#include "base/child_process.h"
 #include "base/log_format.h"
 #include "base/profile.h"
-#include "engine/child_process.h"
 #include "engine/engine_process.h"
 #include "engine/request_check.h"
 

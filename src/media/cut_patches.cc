@@ -29,7 +29,9 @@ void CutOne(const Rgb& picture, int left, int top, int patch, uint8_t* out) {
   }
 }
 
-PictureHash Hash(const PictureRules& rules, const PicturePatches& patches) {
+}  // namespace
+
+PictureHash HashPatches(const PictureRules& rules, const PicturePatches& patches) {
   static_assert(std::endian::native == std::endian::little);
   // Every number has its width, so no two pictures write the same bytes in another way.
   std::array<uint8_t, 64> head = {};
@@ -62,8 +64,6 @@ PictureHash Hash(const PictureRules& rules, const PicturePatches& patches) {
   return hash;
 }
 
-}  // namespace
-
 Result<PicturePatches> CutPatches(Rgb picture, const PictureRules& rules) {
   const PictureFit fit = FitPicture(picture.width, picture.height, rules);
   BT_ASSIGN_OR_RETURN(const Rgb scaled, ResampleBicubic(std::move(picture), fit.width, fit.height));
@@ -79,7 +79,7 @@ Result<PicturePatches> CutPatches(Rgb picture, const PictureRules& rules) {
       CutOne(scaled, x * rules.patch, y * rules.patch, rules.patch, to);
     }
   }
-  out.hash = Hash(rules, out);
+  out.hash = HashPatches(rules, out);
   return out;
 }
 

@@ -25,6 +25,9 @@ struct PicturePatches {
   PictureHash hash = {};
 };
 
+// Over the rules, the grid and the bytes.
+PictureHash HashPatches(const PictureRules& rules, const PicturePatches& patches);
+
 // Scales the picture down where the rules say so, pads it with black to the right and below, and
 // cuts it. kResourceExhausted where there is no memory. Any thread.
 Result<PicturePatches> CutPatches(Rgb picture, const PictureRules& rules);

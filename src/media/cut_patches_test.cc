@@ -48,6 +48,19 @@ TEST(CutPatchesTest, WhatIsMissingToTheRightAndBelowIsBlack) {
   }
 }
 
+TEST(CutPatchesTest, NoSizeIsTooSmallOrTooOdd) {
+  for (const int width : {1, 2, 3, 13, 14, 15, 27, 28, 29, 200, 4096}) {
+    for (const int height : {1, 2, 3, 13, 14, 15, 27, 28, 29, 200, 4096}) {
+      const auto patches = CutPatches(Numbered(width, height), {});
+      ASSERT_TRUE(patches.ok());
+      const PicturePatches& made = patches.value();
+      EXPECT_GE(made.tokens, 1);
+      EXPECT_EQ(made.tokens * 4, made.grid_height * made.grid_width);
+      EXPECT_EQ(made.size, static_cast<size_t>(made.tokens) * 4 * 588);
+    }
+  }
+}
+
 TEST(CutPatchesTest, EqualPicturesHaveEqualHashes) {
   EXPECT_EQ(CutPatches(Numbered(40, 30), {}).value().hash,
             CutPatches(Numbered(40, 30), {}).value().hash);

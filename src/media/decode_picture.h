@@ -14,7 +14,8 @@
 //         can be too much.
 //   WebP  lossy and lossless; of an animation the first frame, on a transparent canvas
 //   GIF   the first frame, on a canvas of the transparent colour, or of colour 0
-// Colour profiles and gamma are not applied.
+// Colour profiles and gamma are not applied, and XMP is not read, which may name an orientation
+// too.
 //
 // Any thread. Memory: the picture (3 bytes a pixel, twice that while it is turned), and while it is
 // decoded up to 9 bytes a pixel more (a progressive CMYK JPEG).
@@ -27,11 +28,12 @@
 namespace baltoro {
 
 struct PictureLimits {
-  uint64_t bytes_max = uint64_t{32} << 20;  // of the file
-  int64_t pixels_max = 50'000'000;          // width times height: phones have 48 million
-  int side_max = 16384;                     // pixels, either side
-  int aspect_max = 200;                     // the longer side over the shorter one
-  int jpeg_scans_max = 100;                 // encoders make about 10, each costs a pass
+  uint64_t bytes_max = uint64_t{32} << 20;       // of the file
+  int64_t pixels_max = 50'000'000;               // width times height: phones have 48 million
+  int side_max = 16384;                          // pixels, either side
+  int aspect_max = 200;                          // the longer side over the shorter one
+  int jpeg_scans_max = 100;                      // encoders make about 10
+  int64_t jpeg_scan_pixels_max = 1'000'000'000;  // scans times pixels: each is a pass over all
 };
 
 // kInvalidArgument with a sentence about what is wrong with the picture, beginning with "the

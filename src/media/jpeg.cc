@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <vector>
@@ -137,9 +138,12 @@ Status CheckSegments(const JpegSegments& segments, const PictureLimits& limits) 
     default:
       return refuse("is lossless or in layers of pictures");
   }
-  if (segments.scans > limits.jpeg_scans_max) {
+  const int64_t pixels = int64_t{segments.width} * segments.height;
+  const int64_t scans_max = std::clamp<int64_t>(limits.jpeg_scan_pixels_max / pixels, 1,
+                                                std::max(limits.jpeg_scans_max, 1));
+  if (segments.scans > scans_max) {
     return refuse(
-        fmt::format("has {} scans, and {} are the most", segments.scans, limits.jpeg_scans_max));
+        fmt::format("has {} scans, and {} are the most at its size", segments.scans, scans_max));
   }
   return {};
 }

@@ -201,6 +201,14 @@ TEST(PictureLimitsTest, TenThousandScansAreRefusedBeforeTheFirst) {
   EXPECT_THAT(QuickMessage(many + "\xff\xd9"), HasSubstr("scans, and 100 are the most"));
 }
 
+TEST(PictureLimitsTest, TheLargerAPictureTheFewerScansItMayHave) {
+  const std::string jpeg = MakeJpeg(64, 64, Samples(3 * 64 * 64), {.progressive = true});
+  EXPECT_EQ(Message(jpeg, {.jpeg_scan_pixels_max = 64 * 64 * 10}), "taken");
+  EXPECT_EQ(Message(jpeg, {.jpeg_scan_pixels_max = 64 * 64 * 9}),
+            "the JPEG picture has 10 scans, and 9 are the most at its size: save it as an ordinary "
+            "JPEG");
+}
+
 TEST(PictureLimitsTest, JpegsThatWeDoNotReadSaySo) {
   std::string jpeg = MakeJpeg(8, 8, Samples(192));
   const size_t frame = jpeg.find("\xff\xc0");

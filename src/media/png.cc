@@ -62,13 +62,14 @@ bool ReadRows(Session& session) {
   png_structp png = session.png;
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   const size_t width = session.width;
-  const size_t rgba_stride = session.passes > 1 ? 4 * width : 0;
+  const bool alpha = session.rgba != nullptr;
   for (int pass = 0; pass < session.passes; ++pass) {
     for (size_t y = 0; y < session.height; ++y) {
       uint8_t* row = session.rgb + 3 * width * y;
-      uint8_t* rgba = session.rgba + rgba_stride * y;
-      png_read_row(png, session.rgba != nullptr ? rgba : row, nullptr);
-      if (session.rgba != nullptr && pass + 1 == session.passes) CompositeOnWhite(rgba, width, row);
+      uint8_t* target = row;
+      if (alpha) target = session.rgba + (session.passes > 1 ? 4 * width * y : 0);
+      png_read_row(png, target, nullptr);
+      if (alpha && pass + 1 == session.passes) CompositeOnWhite(target, width, row);
     }
   }
   png_read_end(png, nullptr);

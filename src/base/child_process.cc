@@ -1,4 +1,4 @@
-#include "engine/child_process.h"
+#include "base/child_process.h"
 
 #include <errno.h>
 #include <fcntl.h>
