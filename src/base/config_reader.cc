@@ -132,9 +132,9 @@ Status ConfigReader::AddIntegers(std::string_view key,
 }
 
 Result<ConfigReader> ConfigReader::ObjectOr(std::string_view key) const {
-  static const Json kEmpty = Json::object();
+  static const Json empty = Json::object();
   const Json* found = Find(key);
-  if (found == nullptr) return ConfigReader(kEmpty, prefix_, file_);
+  if (found == nullptr) return ConfigReader(empty, prefix_, file_);
   if (!found->is_object()) return Refuse(key, *found, "an object");
   return ConfigReader(*found, prefix_ + std::string(key) + ".", file_);
 }

@@ -153,13 +153,14 @@ Result<VisionBatch> VisionEncoder::Begin(std::span<const Picture> pictures, Tens
     BT_RETURN_IF_ERROR(ops_.memory->CopyIn(to, picture.pixels.data(), picture.pixels.size()));
     to += picture.pixels.size();
   }
+  ++begun_;
   return VisionBatch(*this, std::move(grids), out);
 }
 
 VisionBatch::VisionBatch(const VisionEncoder& encoder,
                          std::vector<PictureGrid> grids,
                          TensorView out)
-    : encoder_(&encoder), grids_(std::move(grids)), out_(out) {
+    : encoder_(&encoder), number_(encoder.begun_), grids_(std::move(grids)), out_(out) {
   int64_t patches = 0;
   for (const PictureGrid& grid : grids_) patches += grid.patches();
   x_ = TensorView(encoder.stream_memory_.data(), DType::kF32, {patches, config().hidden});
@@ -167,7 +168,7 @@ VisionBatch::VisionBatch(const VisionEncoder& encoder,
 }
 
 void VisionBatch::Advance(const OpContext& context, int32_t layers) {
-  BT_CHECK(layers > 0);
+  BT_CHECK(layers > 0 && number_ == encoder_->begun_);
   const std::vector<VisionBlockWeights>& blocks = encoder_->weights_.blocks;
   for (; layers > 0 && !done(); --layers, ++done_) {
     if (done_ == 0) Embed(context);

@@ -77,6 +77,7 @@ class VisionEncoder {
   const OpsTable& ops_;
   const int64_t patches_max_;
   VisionWeights weights_;
+  int64_t begun_ = 0;  // batches
   Buffer tables_memory_, stream_memory_, pixels_memory_;
   TensorView times_;      // [frames_max, H]
   TensorView cos_, sin_;  // [side_max, head size / 4]
@@ -85,6 +86,9 @@ class VisionEncoder {
 // One batch on its way through the encoder, which must outlive it.
 class VisionBatch {
  public:
+  VisionBatch(VisionBatch&&) = default;
+  VisionBatch& operator=(VisionBatch&&) = default;
+
   // Layers that are left, the projector counted as one; the patches are embedded with the first.
   int32_t layers_left() const { return config().layers + 1 - done_; }
   bool done() const { return layers_left() == 0; }
@@ -101,6 +105,7 @@ class VisionBatch {
   void Project(const OpContext& context) const;
 
   const VisionEncoder* encoder_;
+  int64_t number_;  // of the encoder's batches: only its last one may go on
   std::vector<PictureGrid> grids_;
   TensorView x_;       // [N, H] f32
   TensorView pixels_;  // [N, 3 patch patch] u8

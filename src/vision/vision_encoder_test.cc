@@ -105,6 +105,17 @@ TEST_F(VisionEncoderTest, ABatchLeavesNothingForTheNext) {
   EXPECT_EQ(Encode(*encoder, {pictures, 1}, 1), first);
 }
 
+TEST_F(VisionEncoderTest, ABatchThatIsOverCannotGoOn) {
+  const auto encoder = Make();
+  const Picture picture = Grey({1, 2, 2}, 90);
+  std::vector<float> row(static_cast<size_t>(config_.text_hidden));
+  const TensorView out(row.data(), DType::kF32, {1, config_.text_hidden});
+  VisionBatch first = encoder->Begin({&picture, 1}, out).value();
+  const VisionBatch second = encoder->Begin({&picture, 1}, out).value();
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(first.Advance(Context(), 1), "check failed");
+}
+
 TEST_F(VisionEncoderTest, NoPicturesAreEncodedAtOnce) {
   const auto encoder = Make();
   EXPECT_TRUE(Encode(*encoder, {}, 1).empty());

@@ -1,4 +1,4 @@
-// An item of work is one head of a picture and up to 256 of its patches as queries. It walks the
+// An item of work is one head of a picture and up to 512 of its patches as queries. It walks the
 // picture's patches, 64 keys at a time, by the same products as latent attention (attention.h):
 // keys and values are packed once for all queries of the item, whose states stay in the second
 // cache.
@@ -16,7 +16,7 @@
 namespace baltoro::cpu {
 namespace {
 
-constexpr int64_t kQueriesMax = 256;  // of one item
+constexpr int64_t kQueriesMax = 512;  // of one item
 constexpr int64_t kGroups = kQueriesMax / kGroupRows;
 
 // Bytes of the parts of a thread's memory.

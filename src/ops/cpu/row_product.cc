@@ -30,7 +30,7 @@ ProductPlan PlanProduct(
   }
   // Few panels (a router): shorter chunks of rows give every thread work.
   while (plan.rows > 2 * kPanelColumns &&
-         CeilDiv(rows, plan.rows) * CeilDiv(panels, plan.panels) < 2 * threads) {
+         CeilDiv(rows, plan.rows) * CeilDiv(panels, plan.panels) < int64_t{2} * threads) {
     plan.rows = RoundUp(plan.rows / 2, kPanelColumns);
   }
   return plan;

@@ -106,7 +106,7 @@ struct Taps {
   std::array<float, 4> weight;
 
   Taps(int64_t i, int64_t of, int64_t side) {
-    constexpr double a = -0.75;
+    const double a = -0.75;
     const double place =
         (static_cast<double>(i) + 0.5) * static_cast<double>(side) / static_cast<double>(of) - 0.5;
     const double floor = std::floor(place);

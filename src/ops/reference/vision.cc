@@ -55,7 +55,7 @@ void AddTo(const TensorView& x, int64_t row, const Row& added) {
 
 // The weight of a table entry at `distance` from where it is read.
 double Cubic(double distance) {
-  constexpr double a = -0.75;
+  const double a = -0.75;
   const double d = std::abs(distance);
   if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
   if (d < 2) return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
