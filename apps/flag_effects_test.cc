@@ -65,6 +65,7 @@ std::string DoorOf(const ServeOptions& o) {
                      o.tool_call_parser == "none",
                      o.reasoning_parser == "none",
                      o.normalise_tool_call_ids,
+                     o.media.pictures_max,
                      o.engine_in_process,
                      o.headless};
   return door.dump();
@@ -160,6 +161,7 @@ class Values {
       {"dtype", {"bfloat16"}},
       {"kv-cache-dtype", {"fp8_ds_mla"}},
       {"kv-cache-memory-bytes", {"3G"}},
+      {"limit-mm-per-prompt", {R"({"image":2})"}},
       {"load-format", {"dummy"}},
       {"master-addr", {"127.0.0.3"}},
       {"master-port", {"7000"}},

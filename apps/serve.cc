@@ -82,6 +82,12 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.environment = options.environment;
   config.profile_dir = options.profiler.dir;
   config.profile_gzip = options.profiler.gzip;
+  if (Result<PictureRules> rules = ReadPictureRules(dir); rules.ok()) {
+    config.pictures =
+        PictureConfig{.rules = rules.value(), .count_max = options.media.pictures_max};
+  } else if (rules.status().code() != Code::kNotFound) {
+    return rules.status();
+  }
   config.root_path = options.root_path;
   while (config.root_path.ends_with('/')) config.root_path.pop_back();
   config.stats_every = options.log_stats_interval_s;

@@ -210,6 +210,12 @@ Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
   return {};
 }
 
+Status FillMedia(const FlagReader& flags, ServeOptions& options) {
+  Json limits = Json::object();
+  flags.Get("limit-mm-per-prompt", limits);
+  return ReadMediaLimits(limits, options.notices, options.media);
+}
+
 Status FillTraces(const FlagReader& flags, const Environment& environment, ServeOptions& options) {
   std::string endpoint;
   flags.Get("otlp-traces-endpoint", endpoint);
@@ -267,6 +273,9 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   }
   if (const Status profiler = FillProfiler(reader, options); !profiler.ok()) {
     return UsageError(table, profiler.message());
+  }
+  if (const Status media = FillMedia(reader, options); !media.ok()) {
+    return UsageError(table, media.message());
   }
   const Status applied = ApplyEnvironment(environment, options);
   if (!applied.ok()) return UsageError(table, applied.message());

@@ -14,6 +14,7 @@
 #include "flags/availability.h"
 #include "flags/ending.h"
 #include "flags/graph_options.h"
+#include "flags/media_options.h"
 #include "flags/node_options.h"
 #include "flags/parse.h"
 #include "flags/profiler_options.h"
@@ -74,6 +75,7 @@ struct ServeOptions {
 
   TraceOptions traces;
   ProfilerOptions profiler;
+  MediaOptions media;
 
   // The chat format.
   std::string chat_template;  // a file, or the template itself (model_text.cc); empty: the model's

@@ -92,6 +92,12 @@ Json TextPart(std::string_view text) {
   return {{"type", "text"}, {"text", text}};
 }
 
+Json ContentOf(Json parts) {
+  if (parts.empty()) return "";
+  if (parts.size() > 1 || !parts[0].contains("text")) return parts;
+  return std::move(parts[0]["text"]);
+}
+
 std::optional<ApiError> AddFunctionTool(const Json& tool,
                                         const std::string& place,
                                         const std::string& schema_key,
@@ -155,6 +161,11 @@ ApiError BadPlace(std::string place, std::string_view why) {
   std::string message = place + ": ";
   message += why;
   return BadRequest(place, std::move(message));
+}
+
+ApiError BadPlace(const Status& status) {
+  const std::string& message = status.message();
+  return BadRequest(message.substr(0, message.find(": ")), message);
 }
 
 const std::string* StringMember(const Json& object, std::string_view name) {

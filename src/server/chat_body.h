@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "base/status.h"
 #include "server/api_error.h"
 
 namespace baltoro {
@@ -19,7 +20,7 @@ namespace baltoro {
 // one message, as the template wants them.
 class ChatMessages {
  public:
-  // `content`: a string or a list of {"type": "text", "text"} parts. Role system, developer, user.
+  // `content`: a string or a list of TextPart and PicturePart. Role system, developer, user.
   void Add(std::string_view role, Json content);
   void AddAssistantText(std::string_view text);
   void AddReasoning(std::string_view text);
@@ -40,6 +41,8 @@ class ChatMessages {
 
 // {"type": "text", "text": text}
 Json TextPart(std::string_view text);
+// Such parts as content: one text alone as a string, none as an empty one.
+Json ContentOf(Json parts);
 // Adds one declaration of a function to chat's tools, from an API that keeps name, description and
 // strict beside a schema called `schema_key`. `place` is said in errors.
 std::optional<ApiError> AddFunctionTool(const Json& tool,
@@ -62,6 +65,9 @@ ApiError WithNames(ApiError error, std::initializer_list<FieldName> names);
 
 // 400 that names a place inside the body: "messages.0.content.1: why".
 ApiError BadPlace(std::string place, std::string_view why);
+
+// The same of a Status whose message begins with the place.
+ApiError BadPlace(const Status& status);
 
 // A member that is a string, or null.
 const std::string* StringMember(const Json& object, std::string_view name);

@@ -75,7 +75,8 @@ std::optional<ApiError> Server::SettleToolCalls(ChatRequest& chat) const {
 
 std::optional<ApiError> Server::RenderChat(ChatRequest& chat,
                                            const GenerationLimits& limits,
-                                           std::vector<TokenId>& out) const {
+                                           const std::function<bool()>& unwanted,
+                                           ChatPrompt& out) const {
   if (chat_template_ == nullptr || tokenizer_->empty()) {
     return BadRequest("messages", tokenizer_->empty()
                                       ? "messages: this model has no tokenizer; use "
@@ -84,6 +85,7 @@ std::optional<ApiError> Server::RenderChat(ChatRequest& chat,
                                         "the server with --chat-template, or use "
                                         "/v1/completions");
   }
+  if (auto error = CheckPictures(chat)) return error;
   if (auto error = SettleToolCalls(chat)) return error;
   Json joined;
   if (config_.content_as_string) joined = WithStringContent(chat.messages);
@@ -111,8 +113,8 @@ std::optional<ApiError> Server::RenderChat(ChatRequest& chat,
   if (limits.max_model_len > 0) {
     if (auto error = CheckTextSize("messages", bytes, limits)) return error;
   }
-  out = tokenizer_->EncodeSegments(segments);
-  return std::nullopt;
+  out.tokens = tokenizer_->EncodeSegments(segments);
+  return PlacePictures(chat, limits, unwanted, out);
 }
 
 // Read off the prompt itself, so that template and parser cannot disagree.
@@ -184,9 +186,15 @@ std::optional<ApiError> Server::PrepareConversation(ChatRequest chat, Prepared& 
   GenerationFields& fields = chat.fields;
   if (auto error = CheckModel(fields.model)) return error;
   if (out.unwanted()) return ClientGoneError();
-  std::vector<TokenId> prompt;
-  if (auto error = RenderChat(chat, limits, prompt)) return error;
+  ChatPrompt rendered;
+  if (auto error = RenderChat(chat, limits, out.unwanted, rendered)) return error;
+  std::vector<TokenId>& prompt = rendered.tokens;
+  const size_t whole = prompt.size();
   TruncatePrompt(fields, limits, prompt);
+  if (prompt.size() < whole && !rendered.pictures.empty()) {
+    return BadRequest("truncate_prompt_tokens",
+                      "truncate_prompt_tokens: a prompt with pictures is not cut");
+  }
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   if (auto error = FitToPrompt(prompt_tokens, limits, std::nullopt, fields)) return error;
   if (auto error = CheckPromptLogprobs(prompt_tokens, fields)) return error;
@@ -201,7 +209,7 @@ std::optional<ApiError> Server::PrepareConversation(ChatRequest chat, Prepared& 
   out.options.calls_end_as_stop = chat.tool_choice == ToolChoice::kNamed;
   if (auto error = ConstrainConversation(chat, parser.starts_in_reasoning, out)) return error;
   out.prompts.push_back(MakeRequest(fields, std::move(prompt), config_.eos_ids, NextSeed()));
-  return std::nullopt;
+  return HoldPictures(std::move(rendered.pictures), out);
 }
 
 }  // namespace baltoro

@@ -10,6 +10,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/log.h"
+#include "server/chat_body.h"
 #include "server/refused_fields.h"
 #include "server/root_object.h"
 
@@ -25,37 +26,65 @@ constexpr size_t kToolBytesMax = 256 * 1024;
 constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
                                                     "assistant", "tool",      "function"};
 
-bool IsMedia(const Json& part) {
-  static constexpr std::array<std::string_view, 8> kMedia = {
-      "image",     "image_url", "input_image", "video",
-      "video_url", "audio_url", "input_audio", "image_embeds"};
+// What no model here reads.
+bool IsOtherMedia(const Json& part) {
+  static constexpr std::array<std::string_view, 6> kMedia = {
+      "video", "video_url", "input_video", "audio_url", "input_audio", "image_embeds"};
   const auto type = part.find("type");
   return type != part.end() && type->is_string() &&
          std::find(kMedia.begin(), kMedia.end(), type->get_ref<const std::string&>()) !=
              kMedia.end();
 }
 
-// Checks one message; fills `why` with what is wrong, for a client to read.
-bool CheckContent(const Json& message, size_t& parts, std::string& why) {
+// Where the pictures of a conversation go. Those of a translated one are there already.
+struct PicturePlaces {
+  std::vector<GivenPicture>* pictures = nullptr;
+  bool translated = false;
+  std::string content;            // the place of the message's content
+  std::optional<ApiError> wrong;  // what is wrong with one, in place of a message of its own
+};
+
+// Checks one message, and takes the pictures out of it; fills `why` with what is wrong, for a
+// client to read.
+bool CheckContent(Json& message, PicturePlaces& places, size_t& parts, std::string& why) {
   const auto content = message.find("content");
   if (content == message.end() || content->is_null() || content->is_string()) return true;
   if (!content->is_array()) {
     why = "content must be a string, null or a list of parts";
     return false;
   }
-  for (const Json& part : *content) {
+  const bool may_show = message["role"] == "user" || message["role"] == "tool";
+  for (size_t i = 0; i < content->size(); ++i) {
+    Json& part = (*content)[i];
     if (++parts > kPartsMax) {
       why = fmt::format("more than {} content parts", kPartsMax);
       return false;
     }
     if (part.is_string()) continue;
-    if (part.is_object() && IsMedia(part)) {
-      why = "this model reads text only: image, video and audio parts are not available yet";
+    if (IsPicturePart(part)) {
+      if (!may_show) {
+        why = "pictures are taken in messages of the roles user and tool";
+        return false;
+      }
+      if (places.translated) continue;
+      const Status taken =
+          TakePicture(part, fmt::format("{}[{}]", places.content, i), *places.pictures);
+      if (!taken.ok()) {
+        places.wrong = BadPlace(taken);
+        return false;
+      }
+      part = PicturePart();
+      continue;
+    }
+    if (part.is_object() && IsOtherMedia(part)) {
+      why = "video and audio parts, and embeddings of images, are not available yet";
       return false;
     }
     const bool text = part.is_object() && part.contains("text") && part["text"].is_string();
     if (!text) {
-      why = "a content part must be {\"type\": \"text\", \"text\": \"...\"}";
+      why =
+          "a content part must be {\"type\": \"text\", \"text\": \"...\"} or {\"type\": "
+          "\"image_url\", \"image_url\": {\"url\": \"...\"}}";
       return false;
     }
   }
@@ -115,7 +144,7 @@ void UnifyReasoning(Json& message) {
   message["reasoning_content"] = std::move(text);
 }
 
-void ReadMessages(FieldReader& reader, Json& out) {
+void ReadMessages(FieldReader& reader, Json& out, std::vector<GivenPicture>& pictures) {
   const Json* field = reader.Find("messages");
   if (field == nullptr) return reader.Fail("messages", "is required");
   if (!field->is_array() || field->empty())
@@ -124,6 +153,8 @@ void ReadMessages(FieldReader& reader, Json& out) {
     return reader.Fail("messages", fmt::format("more than {} messages", kMessagesMax));
   out = *field;
   size_t parts = 0;
+  PicturePlaces places{
+      .pictures = &pictures, .translated = !pictures.empty(), .content = {}, .wrong = {}};
   for (size_t i = 0; i < out.size(); ++i) {
     Json& message = out[i];
     const auto fail = [&](const std::string& why) {
@@ -139,7 +170,10 @@ void ReadMessages(FieldReader& reader, Json& out) {
       return fail("role must be one of system, developer, user, assistant, tool");
     if (message.contains("name") && !message["name"].is_string()) message.erase("name");
     std::string why;
-    if (!CheckContent(message, parts, why)) return fail(why);
+    places.content = fmt::format("messages[{}].content", i);
+    const bool good = CheckContent(message, places, parts, why);
+    if (places.wrong) return reader.Fail(std::move(*places.wrong));
+    if (!good) return fail(why);
     if (!CheckToolCalls(message, why)) return fail(why);
     const bool says_something = message.contains("content") || message.contains("tool_calls");
     if (!says_something && role != "assistant") return fail("content is required");
@@ -375,7 +409,7 @@ void ReadThinking(FieldReader& reader, ChatRequest& out) {
 void ReadConversation(FieldReader& reader, const Json& default_template_kwargs, ChatRequest& out) {
   out.template_kwargs =
       default_template_kwargs.is_object() ? default_template_kwargs : Json::object();
-  ReadMessages(reader, out.messages);
+  ReadMessages(reader, out.messages, out.pictures);
   // What tools and tool_choice were once called.
   RefuseField(reader, "functions", "is not supported any more; use tools");
   RefuseField(reader, "function_call", "is not supported any more; use tool_choice");

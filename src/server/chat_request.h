@@ -4,10 +4,12 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "server/api_error.h"
 #include "server/generation_fields.h"
+#include "server/given_picture.h"
 
 namespace baltoro {
 
@@ -15,9 +17,10 @@ enum class ToolChoice { kNone, kAuto, kRequired, kNamed };
 
 struct ChatRequest {
   GenerationFields fields;
-  Json messages;         // as the template wants them
-  Json tools;            // null or a non-empty list
-  Json template_kwargs;  // an object
+  Json messages;  // as the template wants them, with PicturePart() where pictures are
+  std::vector<GivenPicture> pictures;  // in the order of those
+  Json tools;                          // null or a non-empty list
+  Json template_kwargs;                // an object
   ToolChoice tool_choice = ToolChoice::kNone;
   std::string named_tool;                  // with kNamed: one of `tools`
   std::vector<std::string> allowed_tools;  // with kAuto and kRequired: of `tools`; empty: all
@@ -34,7 +37,8 @@ struct ChatRequest {
 };
 
 // Every API that talks in messages ends here: it writes its request as the body of a chat
-// completion, or fills a ChatRequest itself.
+// completion, or fills a ChatRequest itself. The first puts the pictures into `out` beforehand, and
+// PicturePart() in their places.
 
 // Only what the chat template sees: shared by /tokenize and the chat endpoint.
 void ReadConversation(FieldReader& reader, const Json& default_template_kwargs, ChatRequest& out);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 namespace baltoro {
 namespace {
@@ -37,6 +38,10 @@ void FieldReader::Fail(std::string_view name, std::string message) {
 
 void FieldReader::FailAt(std::string_view name, std::string_view path, std::string_view message) {
   if (!error_) error_ = BadRequest(name, fmt::format("{}: {}", path, message));
+}
+
+void FieldReader::Fail(ApiError error) {
+  if (!error_) error_ = std::move(error);
 }
 
 void FieldReader::Bool(std::string_view name, bool& out) {

@@ -24,6 +24,7 @@ class FieldReader {
   void Fail(std::string_view name, std::string message);
   // About a place inside the field, whose path the message begins with.
   void FailAt(std::string_view name, std::string_view path, std::string_view message);
+  void Fail(ApiError error);
   const std::optional<ApiError>& error() const { return error_; }
   bool ok() const { return !error_.has_value(); }
 

@@ -66,24 +66,24 @@ void Server::Generate(HttpRequest request, Reply reply, Prepare prepare) {
   prepared->owner = JobOwner(request);
   prepared->trace = ReadTraceContext(request.Header("traceparent"), TraceStateOf(request));
   prepared->span = NewSpan(prepared->trace);
-  RunPreparing(std::move(request), std::move(reply),
-               [this, prepare, prepared, here = std::this_thread::get_id()](HttpRequest& asked,
-                                                                            Reply& answer) {
-                 prepared->unwanted = [this, &answer] { return Unwanted(answer).has_value(); };
-                 const auto error = (this->*prepare)(asked, *prepared);
-                 if (const auto unwanted = Unwanted(answer)) {
-                   return Reject(answer, Rejection::kDraining, *unwanted);
-                 }
-                 if (error) return Reject(answer, Rejection::kInvalid, *error);
-                 prepared->unwanted = nullptr;
-                 const std::string salt = CacheSaltOf(asked);
-                 for (Request& prompt : prepared->prompts) {
-                   prompt.cache_salt.insert(0, salt);
-                   prompt.owner = OwnerOf(asked);
-                 }
-                 prepared->io_thread = here;
-                 Constrain(std::move(answer), std::move(*prepared));
-               });
+  RunPreparing(
+      std::move(request), std::move(reply),
+      [this, prepare, prepared, here = std::this_thread::get_id()](Asked& asked, Reply& answer) {
+        prepared->unwanted = [this, &answer] { return Unwanted(answer).has_value(); };
+        const auto error = (this->*prepare)(asked, *prepared);
+        if (const auto unwanted = Unwanted(answer)) {
+          return Reject(answer, Rejection::kDraining, *unwanted);
+        }
+        if (error) return Reject(answer, Rejection::kInvalid, *error);
+        prepared->unwanted = nullptr;
+        const std::string salt = CacheSaltOf(asked.http);
+        for (Request& prompt : prepared->prompts) {
+          prompt.cache_salt.insert(0, salt);
+          prompt.owner = OwnerOf(asked.http);
+        }
+        prepared->io_thread = here;
+        Constrain(std::move(answer), std::move(*prepared));
+      });
 }
 
 // On any thread: a grammar that is not known yet is compiled on the compiler's.
@@ -206,15 +206,28 @@ GenerationOptions Server::OptionsOf(const GenerationFields& fields) const {
   return options;
 }
 
-std::optional<ApiError> Server::ReadBody(const HttpRequest& request, Json& out) const {
-  const std::string_view type = request.Header("content-type");
+void Server::ReadAsked(Asked& asked) {
+  const std::string_view type = asked.http.Header("content-type");
   const std::string_view media = type.substr(0, type.find(';'));
   const bool json = EqualsIgnoreCase(media.substr(0, media.find(' ')), "application/json");
-  if (!json) return BadRequest("", "Unsupported Media Type: Only 'application/json' is allowed");
-  Result<Json> parsed = ParseJson(request.body);
-  if (!parsed.ok()) return BadRequest("", parsed.status().message());
-  out = std::move(parsed).value();
-  if (!out.is_object()) return BadRequest("", "the body must be a JSON object");
+  if (!json) {
+    asked.wrong_body = BadRequest("", "Unsupported Media Type: Only 'application/json' is allowed");
+    return;
+  }
+  Result<Json> parsed = ParseJson(asked.http.body);
+  asked.http.body = std::string();  // gives its memory back, which clear() would not
+  if (!parsed.ok()) {
+    asked.wrong_body = BadRequest("", parsed.status().message());
+  } else if (!parsed.value().is_object()) {
+    asked.wrong_body = BadRequest("", "the body must be a JSON object");
+  } else {
+    asked.body = std::move(parsed).value();
+  }
+}
+
+std::optional<ApiError> Server::ReadBody(Asked& asked, Json& out) {
+  if (asked.wrong_body) return asked.wrong_body;
+  out = std::move(asked.body);
   return std::nullopt;
 }
 
@@ -237,14 +250,15 @@ std::string Server::AnswerId(std::string_view prefix,
   return fmt::format("{}-{}", prefix, NewName());
 }
 
-std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared& out) {
+std::optional<ApiError> Server::PrepareChat(Asked& asked, Prepared& out) {
   Json body;
-  if (auto error = ReadBody(request, body)) return error;
+  if (auto error = ReadBody(asked, body)) return error;
   ChatRequest chat;
   if (auto error = ReadChatRequest(body, Limits(), config_.default_template_kwargs, chat))
     return error;
+  body = Json();  // what was read of it is in `chat`, the text of pictures too
   const GenerationFields& fields = chat.fields;
-  out.answer_id = AnswerId("chatcmpl", request, fields);
+  out.answer_id = AnswerId("chatcmpl", asked.http, fields);
   out.shape = MakeChatShape(
       *tokenizer_, {.id = out.answer_id,
                     .model = names_.first(),
@@ -258,16 +272,16 @@ std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared
   return PrepareConversation(std::move(chat), out);
 }
 
-std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Prepared& out) {
+std::optional<ApiError> Server::PrepareCompletion(Asked& asked, Prepared& out) {
   Json body;
-  if (auto error = ReadBody(request, body)) return error;
+  if (auto error = ReadBody(asked, body)) return error;
   const GenerationLimits limits = Limits();
   CompletionRequest completion;
   if (auto error = ReadCompletionRequest(body, limits, completion)) return error;
   GenerationFields& fields = completion.fields;
   if (auto error = CheckModel(fields.model)) return error;
 
-  out.answer_id = AnswerId("cmpl", request, fields);
+  out.answer_id = AnswerId("cmpl", asked.http, fields);
   out.shape = MakeCompletionShape(*tokenizer_, {.id = out.answer_id,
                                                 .model = names_.first(),
                                                 .created = UnixNow(),

@@ -303,6 +303,7 @@ void Generation::Cancel() {
 void Generation::Over() {
   over_ = true;
   ticket_ = {};
+  options_.picture_bytes = {};
   if (options_.span != nullptr) EndSpan();
   const auto n = static_cast<size_t>(options_.n);
   for (size_t i = 0; i < choices_.size(); i += n) {

@@ -30,15 +30,19 @@ struct GenerationContext {
   int stream_interval = 1;    // tokens gathered for one streamed chunk, but for the first
 };
 
-// Counts an exchange as under way for as long as it lives.
+// Counts an exchange as under way, or bytes that it holds, for as long as it lives.
 class ActiveTicket {
  public:
   ActiveTicket() = default;
-  explicit ActiveTicket(std::atomic<int64_t>& count) : count_(&count) { ++count; }
+  explicit ActiveTicket(std::atomic<int64_t>& count, int64_t by = 1)
+      : count_(&count, Decrement{by}) {
+    count += by;
+  }
 
  private:
   struct Decrement {
-    void operator()(std::atomic<int64_t>* count) const { --*count; }
+    int64_t by;
+    void operator()(std::atomic<int64_t>* count) const { *count -= by; }
   };
   std::unique_ptr<std::atomic<int64_t>, Decrement> count_;
 };
@@ -55,6 +59,7 @@ struct GenerationOptions {
   bool echo_only = false;  // the one token that the engine makes is not a part of the answer
   EventParserOptions parser;
   StopMatcher stops{{}, false};
+  ActiveTicket picture_bytes;         // of its prompts
   std::unique_ptr<RequestSpan> span;  // begun; its end goes to the context's sink
 };
 

@@ -10,6 +10,7 @@ namespace baltoro {
 namespace {
 
 using Error = std::optional<ApiError>;
+using Pictures = std::vector<GivenPicture>;
 
 constexpr size_t kToolsMax = 128;
 
@@ -23,14 +24,16 @@ std::string Place(std::string_view parent, size_t index) {
 
 Error UnknownBlock(const std::string& place, const std::string* type) {
   if (type == nullptr) return BadPlace(place, "must be an object with a type");
-  if (*type == "image" || *type == "document") {
-    return BadPlace(place, *type + " blocks are not available: this model reads text only");
+  if (*type == "document") return BadPlace(place, "document blocks are not available yet");
+  if (*type == "image") {
+    return BadPlace(place, "pictures are taken in user messages and results of tools");
   }
   return BadPlace(place, "\"" + *type + "\" is not a block that this server knows here");
 }
 
-// A string, or a list of text blocks, as a string or text parts.
-Error ReadText(const Json& content, const std::string& place, Json& out) {
+// A string, or a list of text blocks, as a string or text parts. With `pictures`, which get them,
+// image blocks as well.
+Error ReadText(const Json& content, const std::string& place, Pictures* pictures, Json& out) {
   if (content.is_string()) {
     out = content;
     return std::nullopt;
@@ -40,18 +43,19 @@ Error ReadText(const Json& content, const std::string& place, Json& out) {
   for (size_t i = 0; i < content.size(); ++i) {
     const std::string here = Place(place, i);
     const std::string* type = TypeOf(content[i]);
+    if (pictures != nullptr && type != nullptr && *type == "image") {
+      if (const Status read = ReadPictureBlock(content[i], here, *pictures); !read.ok()) {
+        return BadPlace(read);
+      }
+      parts.push_back(PicturePart());
+      continue;
+    }
     if (type == nullptr || *type != "text") return UnknownBlock(here, type);
     const std::string* text = StringMember(content[i], "text");
     if (text == nullptr) return BadPlace(here + ".text", "must be a string");
     parts.push_back(TextPart(*text));
   }
-  if (parts.empty()) {
-    out = "";
-  } else if (parts.size() == 1) {
-    out = parts[0]["text"];
-  } else {
-    out = std::move(parts);
-  }
+  out = ContentOf(std::move(parts));
   return std::nullopt;
 }
 
@@ -60,19 +64,24 @@ void MarkAsError(Json& content) {
   constexpr const char* kMark = "Error: ";
   if (content.is_string()) {
     content = kMark + content.get<std::string>();
-  } else {
+  } else if (content[0].contains("text")) {
     Json& first = content[0]["text"];
     first = kMark + first.get<std::string>();
+  } else {
+    content.insert(content.begin(), TextPart(kMark));
   }
 }
 
-Error ReadToolResult(const Json& block, const std::string& place, ChatMessages& out) {
+Error ReadToolResult(const Json& block,
+                     const std::string& place,
+                     Pictures& pictures,
+                     ChatMessages& out) {
   const std::string* id = StringMember(block, "tool_use_id");
   if (id == nullptr) return BadPlace(place + ".tool_use_id", "must be a string");
   Json content = "";
   const auto given = block.find("content");
   if (given != block.end() && !given->is_null()) {
-    if (auto error = ReadText(*given, place + ".content", content)) return error;
+    if (auto error = ReadText(*given, place + ".content", &pictures, content)) return error;
   }
   const auto failed = block.find("is_error");
   if (failed != block.end() && !failed->is_null()) {
@@ -83,18 +92,17 @@ Error ReadToolResult(const Json& block, const std::string& place, ChatMessages& 
   return std::nullopt;
 }
 
-Error ReadUser(const Json& content, const std::string& place, ChatMessages& out) {
+Error ReadUser(const Json& content,
+               const std::string& place,
+               Pictures& pictures,
+               ChatMessages& out) {
   if (content.is_string()) {
     out.Add("user", content);
     return std::nullopt;
   }
   Json parts = Json::array();
   const auto flush = [&] {
-    if (parts.size() == 1) {
-      out.Add("user", parts[0]["text"]);
-    } else if (!parts.empty()) {
-      out.Add("user", parts);
-    }
+    if (!parts.empty()) out.Add("user", ContentOf(std::move(parts)));
     parts = Json::array();
   };
   for (size_t i = 0; i < content.size(); ++i) {
@@ -103,11 +111,16 @@ Error ReadUser(const Json& content, const std::string& place, ChatMessages& out)
     const std::string* type = TypeOf(block);
     if (type != nullptr && *type == "tool_result") {
       flush();
-      if (auto error = ReadToolResult(block, here, out)) return error;
+      if (auto error = ReadToolResult(block, here, pictures, out)) return error;
     } else if (type != nullptr && *type == "text") {
       const std::string* text = StringMember(block, "text");
       if (text == nullptr) return BadPlace(here + ".text", "must be a string");
       parts.push_back(TextPart(*text));
+    } else if (type != nullptr && *type == "image") {
+      if (const Status read = ReadPictureBlock(block, here, pictures); !read.ok()) {
+        return BadPlace(read);
+      }
+      parts.push_back(PicturePart());
     } else {
       return UnknownBlock(here, type);
     }
@@ -158,7 +171,10 @@ Error ReadAssistant(const Json& content, const std::string& place, ChatMessages&
   return std::nullopt;
 }
 
-Error ReadOne(const Json& message, const std::string& place, ChatMessages& out) {
+Error ReadOne(const Json& message,
+              const std::string& place,
+              Pictures& pictures,
+              ChatMessages& out) {
   if (!message.is_object()) return BadPlace(place, "must be an object");
   const std::string* role = StringMember(message, "role");
   const auto content = message.find("content");
@@ -166,22 +182,22 @@ Error ReadOne(const Json& message, const std::string& place, ChatMessages& out) 
   if (content == message.end() || !(content->is_string() || content->is_array())) {
     return BadPlace(inside, "must be a string or a list of blocks");
   }
-  if (role != nullptr && *role == "user") return ReadUser(*content, inside, out);
+  if (role != nullptr && *role == "user") return ReadUser(*content, inside, pictures, out);
   if (role != nullptr && *role == "assistant") return ReadAssistant(*content, inside, out);
   if (role == nullptr || *role != "system") {
     return BadPlace(place + ".role", "must be \"user\", \"assistant\" or \"system\"");
   }
   Json text;
-  if (auto error = ReadText(*content, inside, text)) return error;
+  if (auto error = ReadText(*content, inside, nullptr, text)) return error;
   out.Add("system", std::move(text));
   return std::nullopt;
 }
 
-Error ReadConversationOf(FieldReader& reader, Json& chat) {
+Error ReadConversationOf(FieldReader& reader, Pictures& pictures, Json& chat) {
   ChatMessages out;
   if (const Json* system = reader.Find("system"); system != nullptr) {
     Json text;
-    if (auto error = ReadText(*system, "system", text)) return error;
+    if (auto error = ReadText(*system, "system", nullptr, text)) return error;
     if (text != "") out.Add("system", std::move(text));
   }
   const Json* messages = reader.Find("messages");
@@ -190,7 +206,7 @@ Error ReadConversationOf(FieldReader& reader, Json& chat) {
     return BadPlace("messages", "must be a list of at least one message");
   }
   for (size_t i = 0; i < messages->size(); ++i) {
-    if (auto error = ReadOne((*messages)[i], Place("messages", i), out)) return error;
+    if (auto error = ReadOne((*messages)[i], Place("messages", i), pictures, out)) return error;
   }
   chat["messages"] = out.Take();
   if (chat["messages"].empty()) return BadPlace("messages", "must hold at least one block");
@@ -339,7 +355,7 @@ Error ReadMessagesRequest(const Json& body, MessagesUse use, MessagesRequest& ou
   out.chat = Json::object();
   CopyExtensions(body, out.chat);
   if (const Json* model = reader.Find("model"); model != nullptr) out.chat["model"] = *model;
-  if (auto error = ReadConversationOf(reader, out.chat)) return error;
+  if (auto error = ReadConversationOf(reader, out.pictures, out.chat)) return error;
   if (auto error = ReadTools(reader, out.chat)) return error;
   if (auto error = ReadToolChoice(reader, out.chat)) return error;
   if (auto error = ReadThinking(reader, out)) return error;

@@ -8,12 +8,14 @@
 #include "base/json.h"
 #include "server/api_error.h"
 #include "server/generation_fields.h"
+#include "server/given_picture.h"
 
 namespace baltoro {
 
 struct MessagesRequest {
-  Json chat = Json::object();  // the body of /v1/chat/completions that says the same
-  bool show_thinking = true;   // false: thinking happens, but is not part of the answer
+  Json chat = Json::object();          // the body of /v1/chat/completions that says the same
+  std::vector<GivenPicture> pictures;  // of `chat`, in the order of their parts
+  bool show_thinking = true;           // false: thinking happens, but is not part of the answer
 };
 
 // Conversations that the server keeps are refused under this name.

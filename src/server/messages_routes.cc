@@ -11,37 +11,44 @@ void Server::Messages(HttpRequest request, Reply reply) {
 }
 
 void Server::CountTokens(HttpRequest request, Reply reply) {
-  RunPreparing(std::move(request), std::move(reply), [this](HttpRequest& asked, Reply& answer) {
-    std::vector<TokenId> prompt;
+  RunPreparing(std::move(request), std::move(reply), [this](Asked& asked, Reply& answer) {
+    ChatPrompt prompt;
     if (const auto error = CountTokensOf(asked, answer, prompt)) {
       return Reject(answer, Rejection::kInvalid, *error);
     }
-    answer.SendJson(Json{{"input_tokens", prompt.size()}}.dump());
+    answer.SendJson(Json{{"input_tokens", prompt.tokens.size()}}.dump());
   });
 }
 
-std::optional<ApiError> Server::CountTokensOf(const HttpRequest& request,
+std::optional<ApiError> Server::CountTokensOf(Asked& asked,
                                               const Reply& reply,
-                                              std::vector<TokenId>& prompt) const {
+                                              ChatPrompt& prompt) const {
   Json body;
-  if (auto error = ReadBody(request, body)) return error;
+  if (auto error = ReadBody(asked, body)) return error;
   MessagesRequest messages;
   if (auto error = ReadMessagesRequest(body, MessagesUse::kCount, messages)) return error;
   const GenerationLimits limits = Limits();
+  body = Json();
   ChatRequest chat;
+  chat.pictures = std::move(messages.pictures);
   auto error = ReadChatRequest(messages.chat, limits, config_.default_template_kwargs, chat);
   if (!error) error = CheckModel(chat.fields.model);
   if (!error) error = Unwanted(reply);
-  if (!error) error = RenderChat(chat, limits, prompt);
+  if (!error) {
+    const auto unwanted = [&] { return Unwanted(reply).has_value(); };
+    error = RenderChat(chat, limits, unwanted, prompt);
+  }
   return error;
 }
 
-std::optional<ApiError> Server::PrepareMessages(const HttpRequest& request, Prepared& out) {
+std::optional<ApiError> Server::PrepareMessages(Asked& asked, Prepared& out) {
   Json body;
-  if (auto error = ReadBody(request, body)) return error;
+  if (auto error = ReadBody(asked, body)) return error;
   MessagesRequest messages;
   if (auto error = ReadMessagesRequest(body, MessagesUse::kGenerate, messages)) return error;
+  body = Json();
   ChatRequest chat;
+  chat.pictures = std::move(messages.pictures);
   if (auto error =
           ReadChatRequest(messages.chat, Limits(), config_.default_template_kwargs, chat)) {
     return error;

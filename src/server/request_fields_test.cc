@@ -305,7 +305,13 @@ TEST(RequestFieldsTest, MessagesAreChecked) {
   EXPECT_EQ(refusal({{{"role", "user"}, {"content", 1}}}), "messages");
   EXPECT_EQ(refusal({{{"role", "tool"}, {"content", "x"}, {"tool_call_id", 1}}}), "messages");
   const Json image = {{"type", "image_url"}, {"image_url", {{"url", "data:"}}}};
-  EXPECT_EQ(refusal({{{"role", "user"}, {"content", Json::array({image})}}}), "messages");
+  EXPECT_EQ(refusal({{{"role", "user"}, {"content", Json::array({image})}}}), "");
+  EXPECT_EQ(refusal({{{"role", "system"}, {"content", Json::array({image})}}}), "messages");
+  const Json none = {{"type", "image_url"}};
+  EXPECT_EQ(refusal({{{"role", "user"}, {"content", Json::array({none})}}}),
+            "messages[0].content[0].image_url");
+  const Json sound = {{"type", "input_audio"}, {"input_audio", "x"}};
+  EXPECT_EQ(refusal({{{"role", "user"}, {"content", Json::array({sound})}}}), "messages");
   const Json text = {{"type", "text"}, {"text", "hi"}};
   EXPECT_EQ(refusal({{{"role", "user"}, {"content", Json::array({text})}}}), "");
   const Json message = {{"role", "user"}, {"content", "x"}};

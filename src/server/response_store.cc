@@ -28,6 +28,12 @@ std::optional<StoredResponse> ResponseStore::Get(const std::string& id, const st
   return entry->stored;
 }
 
+bool ResponseStore::HoldsPictures(const std::string& id, const std::string& owner) const {
+  const std::lock_guard lock(mutex_);
+  const auto entry = Find(id, owner);
+  return entry != entries_.end() && entry->stored.pictures;
+}
+
 bool ResponseStore::Erase(const std::string& id, const std::string& owner) {
   const std::lock_guard lock(mutex_);
   DropOld();
@@ -47,14 +53,14 @@ size_t ResponseStore::bytes() const {
   return bytes_;
 }
 
-ResponseStore::Entries::iterator ResponseStore::Find(const std::string& id,
-                                                     const std::string& owner) {
+ResponseStore::Entries::const_iterator ResponseStore::Find(const std::string& id,
+                                                           const std::string& owner) const {
   const auto found = by_id_.find(id);
   if (found == by_id_.end() || found->second->owner != owner) return entries_.end();
   return found->second;
 }
 
-void ResponseStore::Remove(Entries::iterator entry) {
+void ResponseStore::Remove(Entries::const_iterator entry) {
   bytes_ -= entry->bytes;
   by_id_.erase(entry->id);
   entries_.erase(entry);

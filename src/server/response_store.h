@@ -23,6 +23,7 @@ struct StoredResponse {
   std::string response;    // as it was answered
   std::string items;       // the conversation up to and with it: a JSON list of items
   size_t input_items = 0;  // the first of them, which are not its own output
+  bool pictures = false;   // there are some in `items`
 };
 
 class ResponseStore {
@@ -35,6 +36,8 @@ class ResponseStore {
   void Put(const std::string& id, std::string owner, StoredResponse stored);
   // Empty as well when it is another owner's: nobody learns which ids exist.
   std::optional<StoredResponse> Get(const std::string& id, const std::string& owner);
+  // Whether there are pictures in it; false where there is none.
+  bool HoldsPictures(const std::string& id, const std::string& owner) const;
   // Whether there was one.
   bool Erase(const std::string& id, const std::string& owner);
 
@@ -50,8 +53,8 @@ class ResponseStore {
   };
   using Entries = std::list<Entry>;  // oldest first
 
-  Entries::iterator Find(const std::string& id, const std::string& owner);
-  void Remove(Entries::iterator entry);
+  Entries::const_iterator Find(const std::string& id, const std::string& owner) const;
+  void Remove(Entries::const_iterator entry);
   void DropOld();
 
   const Clock& clock_;

@@ -13,6 +13,7 @@ namespace baltoro {
 namespace {
 
 using Error = std::optional<ApiError>;
+using Pictures = std::vector<GivenPicture>;
 
 constexpr size_t kItemsMax = 8192;
 constexpr size_t kToolsMax = 128;
@@ -24,8 +25,8 @@ std::string Place(std::string_view parent, size_t index) {
   return fmt::format("{}[{}]", parent, index);
 }
 
-// A string, or a list of text parts.
-Error ReadText(const Json& content, const std::string& place, Json& out) {
+// A string, or a list of text parts. With `pictures`, which get them, of input_image as well.
+Error ReadText(const Json& content, const std::string& place, Pictures* pictures, Json& out) {
   if (content.is_string()) {
     out = content;
     return std::nullopt;
@@ -37,23 +38,27 @@ Error ReadText(const Json& content, const std::string& place, Json& out) {
     const std::string here = Place(place, i);
     const std::string* type = part.is_object() ? StringMember(part, "type") : nullptr;
     if (type == nullptr) return BadPlace(here, "must be an object with a type");
+    if (*type == "input_image") {
+      if (pictures == nullptr) {
+        return BadPlace(here, "pictures are taken in user messages and outputs of functions");
+      }
+      Json copy = part;
+      if (const Status taken = TakePicture(copy, here, *pictures); !taken.ok()) {
+        return BadPlace(taken);
+      }
+      parts.push_back(PicturePart());
+      continue;
+    }
     const bool refusal = *type == "refusal";
     if (!refusal && *type != "input_text" && *type != "output_text" && *type != "text" &&
         *type != "reasoning_text" && *type != "summary_text") {
-      return BadPlace(here + ".type",
-                      "\"" + *type + "\" is not available: this model reads text only");
+      return BadPlace(here + ".type", "\"" + *type + "\" is not available yet");
     }
     const std::string* text = StringMember(part, refusal ? "refusal" : "text");
     if (text == nullptr) return BadPlace(here + ".text", "must be a string");
     parts.push_back(TextPart(*text));
   }
-  if (parts.empty()) {
-    out = "";
-  } else if (parts.size() == 1) {
-    out = parts[0]["text"];
-  } else {
-    out = std::move(parts);
-  }
+  out = ContentOf(std::move(parts));
   return std::nullopt;
 }
 
@@ -64,7 +69,10 @@ std::string Joined(const Json& text) {
   return out;
 }
 
-Error ReadMessage(const Json& item, const std::string& place, ChatMessages& out) {
+Error ReadMessage(const Json& item,
+                  const std::string& place,
+                  Pictures& pictures,
+                  ChatMessages& out) {
   const std::string* role = StringMember(item, "role");
   if (role == nullptr ||
       (*role != "user" && *role != "assistant" && *role != "system" && *role != "developer")) {
@@ -73,7 +81,8 @@ Error ReadMessage(const Json& item, const std::string& place, ChatMessages& out)
   const auto content = item.find("content");
   if (content == item.end()) return BadPlace(place + ".content", "is required");
   Json text;
-  if (auto error = ReadText(*content, place + ".content", text)) return error;
+  Pictures* const taken = *role == "user" ? &pictures : nullptr;
+  if (auto error = ReadText(*content, place + ".content", taken, text)) return error;
   if (*role == "assistant") {
     out.AddAssistantText(Joined(text));
   } else {
@@ -87,15 +96,15 @@ Error ReadReasoning(const Json& item, const std::string& place, ChatMessages& ou
   const auto content = item.find("content");
   if (content == item.end() || content->is_null()) return std::nullopt;
   Json text;
-  if (auto error = ReadText(*content, place + ".content", text)) return error;
+  if (auto error = ReadText(*content, place + ".content", nullptr, text)) return error;
   if (text != "") out.AddReasoning(Joined(text));
   return std::nullopt;
 }
 
-Error ReadItem(const Json& item, const std::string& place, ChatMessages& out) {
+Error ReadItem(const Json& item, const std::string& place, Pictures& pictures, ChatMessages& out) {
   if (!item.is_object()) return BadPlace(place, "must be an object");
   const std::string* type = StringMember(item, "type");
-  if (type == nullptr || *type == "message") return ReadMessage(item, place, out);
+  if (type == nullptr || *type == "message") return ReadMessage(item, place, pictures, out);
   if (*type == "reasoning") return ReadReasoning(item, place, out);
   if (*type == "function_call") {
     const std::string* id = StringMember(item, "call_id");
@@ -113,7 +122,7 @@ Error ReadItem(const Json& item, const std::string& place, ChatMessages& out) {
     if (id == nullptr) return BadPlace(place + ".call_id", "must be a string");
     if (output == item.end()) return BadPlace(place + ".output", "is required");
     Json text;
-    if (auto error = ReadText(*output, place + ".output", text)) return error;
+    if (auto error = ReadText(*output, place + ".output", &pictures, text)) return error;
     out.AddToolResult(*id, std::move(text));
     return std::nullopt;
   }
@@ -149,7 +158,8 @@ Error ReadInput(FieldReader& reader, const Json& earlier, ResponsesRequest& out)
   for (size_t i = 0; i < out.items.size(); ++i) {
     // An earlier item was read once before, so the index of a wrong one is the input's own.
     const size_t own = i - std::min(i, earlier.size());
-    if (auto error = ReadItem(out.items[i], Place("input", own), messages)) return error;
+    if (auto error = ReadItem(out.items[i], Place("input", own), out.pictures, messages))
+      return error;
   }
   out.chat["messages"] = messages.Take();
   return std::nullopt;

@@ -7,13 +7,15 @@
 
 #include "base/json.h"
 #include "server/api_error.h"
+#include "server/given_picture.h"
 
 namespace baltoro {
 
 struct ResponsesRequest {
   // Objects from the start: a null that becomes one by operator[] is left half made where memory
   // runs out, and its destructor then ends the process.
-  Json chat = Json::object();  // the body of /v1/chat/completions that says the same
+  Json chat = Json::object();          // the body of /v1/chat/completions that says the same
+  std::vector<GivenPicture> pictures;  // of `chat`, in the order of their parts
   Json items;  // the conversation so far: earlier items and this input's, each an object
   Json echo = Json::object();  // the fields of the request that the answer repeats
   bool store = true;           // keep the answer for previous_response_id and GET

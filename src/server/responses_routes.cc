@@ -89,12 +89,12 @@ void Server::CancelResponse(HttpRequest request, Reply reply) {
                     "cancelled by closing its connection."));
 }
 
-std::optional<ApiError> Server::PrepareResponse(const HttpRequest& request, Prepared& out) {
+std::optional<ApiError> Server::PrepareResponse(Asked& asked, Prepared& out) {
   Json body;
-  if (auto error = ReadBody(request, body)) return error;
+  if (auto error = ReadBody(asked, body)) return error;
   std::string previous;
   if (auto error = ReadPreviousId(body, previous)) return error;
-  std::string owner = keys_.ClientOf(request).value_or("");
+  std::string owner = keys_.ClientOf(asked.http).value_or("");
   Json earlier = Json::array();
   if (!previous.empty()) {
     const auto stored = responses_.Get(previous, owner);
@@ -107,39 +107,45 @@ std::optional<ApiError> Server::PrepareResponse(const HttpRequest& request, Prep
     }
     earlier = std::move(items).value();
   }
-  ResponsesRequest asked;
-  if (auto error = ReadResponsesRequest(body, earlier, asked)) return error;
+  ResponsesRequest read;
+  if (auto error = ReadResponsesRequest(body, earlier, read)) return error;
+  body = earlier = Json();
   ChatRequest chat;
-  if (auto error = ReadChatRequest(asked.chat, Limits(), config_.default_template_kwargs, chat)) {
+  const bool pictures = !read.pictures.empty();
+  chat.pictures = std::move(read.pictures);
+  if (auto error = ReadChatRequest(read.chat, Limits(), config_.default_template_kwargs, chat)) {
     return error;
   }
   const std::string name = RandomName();
   out.answer_id = "resp_" + name;
-  asked.echo["temperature"] = Shortest(chat.fields.sampling.temperature);
-  asked.echo["top_p"] = Shortest(chat.fields.sampling.top_p);
+  read.echo["temperature"] = Shortest(chat.fields.sampling.temperature);
+  read.echo["top_p"] = Shortest(chat.fields.sampling.top_p);
   ResponsesShapeOptions options{.id = out.answer_id,
                                 .name = name,
                                 .model = names_.first(),
                                 .created = UnixNow(),
-                                .echo = std::move(asked.echo),
+                                .echo = std::move(read.echo),
                                 .show_reasoning = chat.include_reasoning,
                                 .parallel_tool_calls = chat.parallel_tool_calls,
                                 .on_done = {}};
-  if (asked.store) {
+  if (read.store) {
     options.on_done = [this, id = out.answer_id, owner = std::move(owner),
-                       input_items = asked.items.size(),
-                       items = asked.items.dump(-1, ' ', false, Json::error_handler_t::replace)](
+                       input_items = read.items.size(), pictures,
+                       items = read.items.dump(-1, ' ', false, Json::error_handler_t::replace)](
                           std::string response, const std::string& output) {
       // Two lists one after the other: "[a,b]" and "[c]".
       std::string all = items;
       all.pop_back();
       if (all.size() > 1 && output.size() > 2) all.push_back(',');
       all.append(output, 1);
-      responses_.Put(
-          id, owner,
-          {.response = std::move(response), .items = std::move(all), .input_items = input_items});
+      responses_.Put(id, owner,
+                     {.response = std::move(response),
+                      .items = std::move(all),
+                      .input_items = input_items,
+                      .pictures = pictures});
     };
   }
+  read = {};
   out.shape = MakeResponsesShape(std::move(options));
   return PrepareConversation(std::move(chat), out);
 }

@@ -38,7 +38,11 @@ Server::Server(ServerConfig config,
       name_salt_(std::random_device()() * kGolden),
       started_unix_(UnixNow()),
       workers_(std::make_unique<JobPool>(config_.preparing)),
-      compilers_(std::make_unique<JobPool>(config_.compiling)) {}
+      compilers_(std::make_unique<JobPool>(config_.compiling)) {
+  if (!config_.pictures) return;
+  pictures_ = std::make_unique<const PicturePreparer>(*config_.pictures, config_.media);
+  picture_workers_ = std::make_unique<JobPool>(config_.picturing);
+}
 
 Result<std::unique_ptr<Server>> Server::Listen(ServerConfig config,
                                                std::unique_ptr<Tokenizer> tokenizer,
@@ -73,6 +77,7 @@ Server::~Server() {
   engine_.Set(nullptr);
   if (http_ != nullptr) http_->Stop(0);  // null where it could not listen
   workers_.reset();
+  picture_workers_.reset();
   compilers_.reset();
 }
 
@@ -138,6 +143,7 @@ void Server::Drain(Seconds seconds) {
   stopping_ = true;
   dispatcher_.Stop();
   workers_->Stop();
+  if (picture_workers_ != nullptr) picture_workers_->Stop();
   compilers_->Stop();
   http_->RefuseUnanswered();  // after what dispatcher_ has posted, which knows better what to say
   http_->Stop(1);

@@ -5,8 +5,8 @@
 //
 // Threads: handlers run on net's I/O threads; bodies over 32 KiB are prepared on a few worker
 // threads, so that a long prompt does not hold up other streams, and grammars that are not known
-// yet are compiled on others; clients take turns on both. SetEngine, Tick and Drain belong to the
-// owner's thread.
+// yet are compiled on others, as pictures are decoded on others; clients take turns on all of them.
+// SetEngine, Tick and Drain belong to the owner's thread.
 //
 // Every API that talks in messages goes the same way, the chat pipeline: its route calls Generate
 // with a Prepare function, which reads the body into a ChatRequest, hands it to PrepareConversation
@@ -15,8 +15,8 @@
 // errors look different sets its Reply's error form first.
 //
 // Of the sources, server.cc is the life of the server, server_door.cc what every request passes
-// through, chat_pipeline.cc the chat pipeline; the routes are in info_routes.cc, page_routes.cc,
-// text_routes.cc and generate_routes.cc.
+// through, chat_pipeline.cc the chat pipeline, picture_prompt.cc its pictures; the routes are in
+// info_routes.cc, page_routes.cc, text_routes.cc and generate_routes.cc.
 
 #include <atomic>
 #include <memory>
@@ -40,6 +40,7 @@
 #include "server/metrics.h"
 #include "server/model_names.h"
 #include "server/origin_policy.h"
+#include "server/picture_preparer.h"
 #include "server/recent_errors.h"
 #include "server/reply.h"
 #include "server/request_span.h"
@@ -86,9 +87,12 @@ struct ServerConfig {
   Json environment;         // likewise: variables that were read
   std::string profile_dir;  // where recordings of the engine go; empty: no routes to them
   bool profile_gzip = true;
-  JobLimits preparing;        // of large bodies
-  JobLimits compiling;        // of grammars
-  SpanSink* spans = nullptr;  // of requests; outlives the server; null: none are made
+  JobLimits preparing;                    // of large bodies
+  JobLimits compiling;                    // of grammars
+  JobLimits picturing;                    // of requests with pictures
+  std::optional<PictureConfig> pictures;  // empty: the model reads text only
+  std::shared_ptr<MediaSource> media;     // of pictures that are only named; null: none
+  SpanSink* spans = nullptr;              // of requests; outlives the server; null: none are made
 };
 
 class Server {
@@ -121,6 +125,8 @@ class Server {
   struct Route;
   // An exchange between its request and its engine: made on any thread, launched on the I/O thread.
   struct Prepared;
+  struct Asked;
+  struct ChatPrompt;
 
   Server(ServerConfig config,
          std::unique_ptr<Tokenizer> tokenizer,
@@ -148,9 +154,14 @@ class Server {
   std::string NameOf(const std::optional<std::string>& key, const HttpRequest& request) const;
   // Nobody will read an answer, or nobody will make it: what to say instead of going on.
   std::optional<ApiError> Unwanted(const Reply& reply) const;
-  // Runs `work` here or, for a large body, on a worker.
-  using Work = std::function<void(HttpRequest&, Reply&)>;
+  // Reads the body and runs `work`: here or, for a large body, on a worker, or on one for pictures.
+  using Work = std::function<void(Asked&, Reply&)>;
+  struct Held;
   void RunPreparing(HttpRequest request, Reply reply, Work work);
+  void PostPreparing(JobPool& pool, const std::shared_ptr<Held>& held, std::function<void()> run);
+  static void ReadAsked(Asked& asked);
+  // The request has pictures, or goes on from a conversation that has.
+  bool HoldsPictures(const Asked& asked);
 
   void Health(HttpRequest request, Reply reply);
   void Version(HttpRequest request, Reply reply);
@@ -187,7 +198,7 @@ class Server {
   void ListErrors(HttpRequest request, Reply reply);
 
   // Prepares, and then launches on the reply's I/O thread or refuses.
-  using Prepare = std::optional<ApiError> (Server::*)(const HttpRequest&, Prepared&);
+  using Prepare = std::optional<ApiError> (Server::*)(Asked&, Prepared&);
   void Generate(HttpRequest request, Reply reply, Prepare prepare);
   // Only prepares, and answers with the prompts: each an object, in a list where `as_list`.
   void Render(HttpRequest request, Reply reply, Prepare prepare, bool as_list);
@@ -200,25 +211,31 @@ class Server {
   static void DescribeSpan(const Prepared& prepared, const std::string& model, RequestSpan& span);
   // The chat pipeline: fills all of `out` but shape and answer_id, which are the API's own.
   std::optional<ApiError> PrepareConversation(ChatRequest chat, Prepared& out);
-  std::optional<ApiError> PrepareChat(const HttpRequest& request, Prepared& out);
-  std::optional<ApiError> PrepareCompletion(const HttpRequest& request, Prepared& out);
-  std::optional<ApiError> PrepareMessages(const HttpRequest& request, Prepared& out);
-  std::optional<ApiError> CountTokensOf(const HttpRequest& request,
-                                        const Reply& reply,
-                                        std::vector<TokenId>& prompt) const;
-  std::optional<ApiError> PrepareResponse(const HttpRequest& request, Prepared& out);
-  std::optional<ApiError> TokenizeBody(const HttpRequest& request,
-                                       const Reply& reply,
-                                       std::string& out) const;
-  std::optional<ApiError> DetokenizeBody(const HttpRequest& request, std::string& out) const;
+  std::optional<ApiError> PrepareChat(Asked& asked, Prepared& out);
+  std::optional<ApiError> PrepareCompletion(Asked& asked, Prepared& out);
+  std::optional<ApiError> PrepareMessages(Asked& asked, Prepared& out);
+  std::optional<ApiError> CountTokensOf(Asked& asked, const Reply& reply, ChatPrompt& prompt) const;
+  std::optional<ApiError> PrepareResponse(Asked& asked, Prepared& out);
+  std::optional<ApiError> TokenizeBody(Asked& asked, const Reply& reply, std::string& out) const;
+  std::optional<ApiError> DetokenizeBody(Asked& asked, std::string& out) const;
   GenerationOptions OptionsOf(const GenerationFields& fields) const;
-  // The body as a JSON object.
-  std::optional<ApiError> ReadBody(const HttpRequest& request, Json& out) const;
+  // The body as a JSON object, which is then no longer there.
+  static std::optional<ApiError> ReadBody(Asked& asked, Json& out);
   std::optional<ApiError> CheckModel(const std::optional<std::string>& name) const;
-  // Settles the ids of the conversation's tool calls as well.
+  // Settles the ids of the conversation's tool calls as well, and takes its pictures out of it.
   std::optional<ApiError> RenderChat(ChatRequest& chat,
                                      const GenerationLimits& limits,
-                                     std::vector<TokenId>& out) const;
+                                     const std::function<bool()>& unwanted,
+                                     ChatPrompt& out) const;
+  // Whether pictures are taken, and so many.
+  std::optional<ApiError> CheckPictures(const ChatRequest& chat) const;
+  // Counts what they take until the answer has ended.
+  std::optional<ApiError> HoldPictures(std::vector<RequestPicture> pictures, Prepared& out);
+  // Puts pictures in the places that the template left for them.
+  std::optional<ApiError> PlacePictures(ChatRequest& chat,
+                                        const GenerationLimits& limits,
+                                        const std::function<bool()>& unwanted,
+                                        ChatPrompt& out) const;
   std::optional<ApiError> SettleToolCalls(ChatRequest& chat) const;
   bool StartsInReasoning(const ChatRequest& chat, const std::vector<TokenId>& prompt) const;
   void ConstrainText(const GenerationFields& fields, Prepared& out) const;
@@ -243,9 +260,10 @@ class Server {
   std::unique_ptr<Metrics> metrics_;
   EngineSlot engine_;
   std::atomic<bool> draining_{false};
-  std::atomic<bool> stopping_{false};  // nothing that is not yet answered will be
-  std::atomic<int64_t> active_{0};     // generating exchanges, from their preparation on
-  std::atomic<int64_t> preparing_{0};  // long bodies, of any route, until they are prepared
+  std::atomic<bool> stopping_{false};      // nothing that is not yet answered will be
+  std::atomic<int64_t> active_{0};         // generating exchanges, from their preparation on
+  std::atomic<int64_t> preparing_{0};      // long bodies, of any route, until they are prepared
+  std::atomic<int64_t> picture_bytes_{0};  // of prompts, until they end
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint32_t> prefix_epoch_{0};  // prompts of another one are not found again
   std::atomic<uint64_t> next_seed_{0};
@@ -262,7 +280,10 @@ class Server {
 
   std::unique_ptr<JobPool> workers_;    // for large bodies
   std::unique_ptr<JobPool> compilers_;  // of grammars
-  std::unique_ptr<HttpServer> http_;    // last: its threads call into all of the above
+  // Both null where the model reads text only.
+  std::unique_ptr<const PicturePreparer> pictures_;
+  std::unique_ptr<JobPool> picture_workers_;
+  std::unique_ptr<HttpServer> http_;  // last: its threads call into all of the above
 };
 
 }  // namespace baltoro

@@ -177,27 +177,46 @@ void Server::Handle(HttpRequest request, Responder responder) {
   Contained(found->path, [&] { (this->*found->handler)(std::move(request), std::move(reply)); });
 }
 
+// std::function wants copies; the exchange has one owner at a time.
+struct Server::Held {
+  Asked asked;
+  Reply reply;
+  size_t bytes = 0;  // of the body
+};
+
 void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {
-  if (request.body.size() <= kPrepareHereBytes) return work(request, reply);
   const size_t bytes = request.body.size();
-  std::string owner = JobOwner(request);
-  // std::function wants copies; the exchange has one owner at a time.
-  const auto held =
-      std::make_shared<std::pair<HttpRequest, Reply>>(std::move(request), std::move(reply));
-  const auto refuse = [this, held] {
-    Reject(held->second, Rejection::kDraining, ShuttingDownError());
+  const auto held = std::make_shared<Held>(
+      Held{.asked = {.http = std::move(request), .body = {}, .wrong_body = {}},
+           .reply = std::move(reply),
+           .bytes = bytes});
+  const auto begin = [this, held, work = std::move(work)] {
+    ReadAsked(held->asked);
+    if (!HoldsPictures(held->asked)) return work(held->asked, held->reply);
+    PostPreparing(*picture_workers_, held, [held, work] { work(held->asked, held->reply); });
   };
-  const bool taken = workers_->Post({.owner = std::move(owner),
-                                     .bytes = bytes,
-                                     .run = [held, work = std::move(work),
-                                             ticket = std::make_shared<ActiveTicket>(
-                                                 preparing_)] { work(held->first, held->second); },
-                                     .unwanted = [held] { return held->second.client_gone(); },
-                                     .on_stop = refuse});
+  if (bytes <= kPrepareHereBytes) return begin();
+  PostPreparing(*workers_, held, begin);
+}
+
+void Server::PostPreparing(JobPool& pool,
+                           const std::shared_ptr<Held>& held,
+                           std::function<void()> run) {
+  const auto refuse = [this, held] {
+    Reject(held->reply, Rejection::kDraining, ShuttingDownError());
+  };
+  const bool taken =
+      pool.Post({.owner = JobOwner(held->asked.http),
+                 .bytes = held->bytes,
+                 .run = [run = std::move(run),
+                         ticket = std::make_shared<ActiveTicket>(preparing_)] { run(); },
+                 .unwanted = [held] { return held->reply.client_gone(); },
+                 .on_stop = refuse});
   if (taken) return;
   if (stopping_) return refuse();
-  Reject(held->second, Rejection::kPreparingFull,
-         OverloadedError("Too many large requests are waiting."));
+  Reject(held->reply, Rejection::kPreparingFull,
+         OverloadedError(&pool == workers_.get() ? "Too many large requests are waiting."
+                                                 : "Too many requests with pictures are waiting."));
 }
 
 std::string Server::JobOwner(const HttpRequest& request) const {

@@ -73,6 +73,7 @@ class FakeEngine final : public Engine {
     const std::lock_guard lock(mutex_);
     health_ = health;
   }
+  void set_picture_tokens_max(int32_t tokens) { info_.picture_tokens_max = tokens; }
   void set_stats(const EngineStats& stats) {
     const std::lock_guard lock(mutex_);
     stats_ = stats;

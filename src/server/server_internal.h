@@ -32,6 +32,19 @@ struct Server::Route {
 // starts with.
 std::string LastAssistantText(const Json& messages);
 
+// A request whose body is read.
+struct Server::Asked {
+  HttpRequest http;                    // its body is given back once that is parsed
+  Json body;                           // an object
+  std::optional<ApiError> wrong_body;  // instead
+};
+
+// A conversation as the engine reads it.
+struct Server::ChatPrompt {
+  std::vector<TokenId> tokens;
+  std::vector<RequestPicture> pictures;
+};
+
 struct Server::Prepared {
   std::vector<Request> prompts;  // the request of each one's choice 0
   std::unique_ptr<ResponseShape> shape;

@@ -17,7 +17,7 @@ std::optional<ApiError> NoTokenizer(std::string_view param) {
 }  // namespace
 
 void Server::Tokenize(HttpRequest request, Reply reply) {
-  RunPreparing(std::move(request), std::move(reply), [this](HttpRequest& asked, Reply& answer) {
+  RunPreparing(std::move(request), std::move(reply), [this](Asked& asked, Reply& answer) {
     std::string body;
     if (const auto error = TokenizeBody(asked, answer, body)) {
       return Reject(answer, Rejection::kInvalid, *error);
@@ -27,7 +27,7 @@ void Server::Tokenize(HttpRequest request, Reply reply) {
 }
 
 void Server::Detokenize(HttpRequest request, Reply reply) {
-  RunPreparing(std::move(request), std::move(reply), [this](HttpRequest& asked, Reply& answer) {
+  RunPreparing(std::move(request), std::move(reply), [this](Asked& asked, Reply& answer) {
     std::string body;
     if (const auto error = DetokenizeBody(asked, body)) {
       return Reject(answer, Rejection::kInvalid, *error);
@@ -57,7 +57,7 @@ void Server::Render(HttpRequest request, Reply reply, Prepare prepare, bool as_l
     return Reject(reply, draining_ ? Rejection::kDraining : Rejection::kNotReady, NotServing());
   }
   RunPreparing(std::move(request), std::move(reply),
-               [this, prepare, as_list](HttpRequest& asked, Reply& answer) {
+               [this, prepare, as_list](Asked& asked, Reply& answer) {
                  Prepared prepared;
                  prepared.unwanted = [this, &answer] { return Unwanted(answer).has_value(); };
                  const auto error = (this->*prepare)(asked, prepared);
@@ -100,11 +100,11 @@ void Server::AppendRendered(std::string& out,
   out += R"(,"sampling_params":)" + params.dump() + "}";
 }
 
-std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request,
+std::optional<ApiError> Server::TokenizeBody(Asked& asked,
                                              const Reply& reply,
                                              std::string& out) const {
   Json body;
-  if (auto error = ReadBody(request, body)) return error;
+  if (auto error = ReadBody(asked, body)) return error;
   FieldReader reader(body);
   std::optional<std::string> model;
   std::string prompt;
@@ -128,7 +128,10 @@ std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request,
   const GenerationLimits limits = Limits();
   std::vector<TokenId> ids;
   if (chat) {
-    if (auto error = RenderChat(conversation, limits, ids)) return error;
+    ChatPrompt rendered;
+    const auto unwanted = [&] { return Unwanted(reply).has_value(); };
+    if (auto error = RenderChat(conversation, limits, unwanted, rendered)) return error;
+    ids = std::move(rendered.tokens);
   } else {
     ids = tokenizer_->Encode(prompt);
   }
@@ -150,9 +153,9 @@ std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request,
   return std::nullopt;
 }
 
-std::optional<ApiError> Server::DetokenizeBody(const HttpRequest& request, std::string& out) const {
+std::optional<ApiError> Server::DetokenizeBody(Asked& asked, std::string& out) const {
   Json body;
-  if (auto error = ReadBody(request, body)) return error;
+  if (auto error = ReadBody(asked, body)) return error;
   if (tokenizer_->empty()) return NoTokenizer("tokens");
   FieldReader reader(body);
   std::optional<std::string> model;

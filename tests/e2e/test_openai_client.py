@@ -186,7 +186,8 @@ def test_usage_counts_cached_tokens(client, model):
     ({"top_logprobs": 2}, "top_logprobs"), ({"messages": []}, "messages"), ({"presence_penalty": 3}, "presence_penalty"),
     ({"extra_body": {"min_tokens": 9, "max_tokens": 3}}, "min_tokens"), ({"extra_body": {"top_k": -2}}, "top_k"),
     ({"extra_body": {"stop_token_ids": [-1]}}, "stop_token_ids"), ({"seed": 1.5}, "seed"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+     "messages[0].content[0].image_url"),
     ({"response_format": {"type": "structural_tag"}}, "response_format"), ({"max_tokens": 10**9}, "input_tokens"),
 ])
 def test_bad_values_name_the_field(client, model, change, param):

@@ -144,7 +144,7 @@ def test_structured_output_is_parsed(client, model):
 
 @pytest.mark.parametrize("change, param", [
     ({"input": []}, "input"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"temperature": -1}, "temperature"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]}, "input[0].content[0].type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]}, "input[0].content[0].image_url"),
     ({"input": [{"type": "function_call", "name": "x", "arguments": "{}"}]}, "input[0].call_id"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"), ({"background": True}, "background"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"metadata": {"a": "b" * 513}}, "metadata"),

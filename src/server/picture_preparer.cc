@@ -1,0 +1,124 @@
+#include "server/picture_preparer.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "server/chat_body.h"
+
+namespace baltoro {
+namespace {
+
+ApiError ErrorAt(const std::string& place, const Status& why) {
+  // The others say what is wrong here, not with the picture.
+  return why.code() == Code::kInvalidArgument ? BadPlace(place, why.message()) : FromStatus(why);
+}
+
+// Holds one of the places of those at work.
+class AtWork {
+ public:
+  using Places = std::counting_semaphore<PicturePreparer::kAtOnce>;
+
+  explicit AtWork(Places& places) : places_(places) { places_.acquire(); }
+  ~AtWork() { places_.release(); }
+  AtWork(const AtWork&) = delete;
+  AtWork& operator=(const AtWork&) = delete;
+
+ private:
+  Places& places_;
+};
+
+}  // namespace
+
+PicturePreparer::PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source)
+    : config_(std::move(config)),
+      source_(source != nullptr ? std::move(source) : MakeClosedMediaSource()) {}
+
+Result<std::string> PicturePreparer::ReadBytes(const GivenPicture& picture) const {
+  if (picture.base64) return ReadBase64(picture.text, config_.each.bytes_max);
+  if (HasScheme(picture.text, "data")) return ReadDataUrl(picture.text, config_.each.bytes_max);
+  return source_->Read(picture.text);
+}
+
+Result<RequestPicture> PicturePreparer::Cut(std::string_view bytes,
+                                            int64_t each_tokens_max,
+                                            int64_t& pixels_left) const {
+  const AtWork place(at_work_);
+  BT_ASSIGN_OR_RETURN(Rgb rgb, DecodePicture(bytes, config_.each));
+  pixels_left -= int64_t{rgb.width} * rgb.height;
+  if (pixels_left < 0) {
+    return InvalidArgument(fmt::format(
+        "the pictures of this request have more than {} pixels together", config_.pixels_max));
+  }
+  const int64_t tokens = FitPicture(rgb.width, rgb.height, config_.rules).tokens(config_.rules);
+  if (tokens > each_tokens_max) {
+    return InvalidArgument(
+        fmt::format("the picture takes {} tokens, and this server takes {} at most of each; make "
+                    "it smaller",
+                    tokens, each_tokens_max));
+  }
+  BT_ASSIGN_OR_RETURN(const PicturePatches patches, CutPatches(std::move(rgb), config_.rules));
+  RequestPicture out;
+  out.count = patches.tokens;
+  out.rows = patches.grid_height;
+  out.columns = patches.grid_width;
+  out.hash = patches.hash;
+  out.pixels = std::string(reinterpret_cast<const char*>(patches.bytes.bytes.get()), patches.size);
+  return out;
+}
+
+std::optional<ApiError> PicturePreparer::Prepare(std::vector<GivenPicture> given,
+                                                 int64_t each_tokens_max,
+                                                 int64_t tokens_max,
+                                                 const std::function<bool()>& unwanted,
+                                                 std::vector<RequestPicture>& out) const {
+  uint64_t bytes_left = config_.bytes_max;
+  int64_t pixels_left = config_.pixels_max;
+  int64_t tokens = 0;
+  for (GivenPicture& picture : given) {
+    if (unwanted()) return ClientGoneError();
+    const Result<std::string> bytes = ReadBytes(picture);
+    picture.text = std::string();  // gives its memory back, which clear() would not
+    if (!bytes.ok()) return ErrorAt(picture.place, bytes.status());
+    if (bytes.value().size() > bytes_left) {
+      return BadPlace(picture.place,
+                      fmt::format("the pictures of this request have more than {} bytes together",
+                                  config_.bytes_max));
+    }
+    bytes_left -= bytes.value().size();
+    Result<RequestPicture> cut = Cut(bytes.value(), each_tokens_max, pixels_left);
+    if (!cut.ok()) return ErrorAt(picture.place, cut.status());
+    tokens += cut.value().count;
+    // Before more of them are in memory than any prompt may have.
+    if (tokens > tokens_max) {
+      return BadPlace(picture.place,
+                      fmt::format("the pictures up to this one take {} tokens, and the model's "
+                                  "context is {} tokens",
+                                  tokens, tokens_max));
+    }
+    out.push_back(std::move(cut).value());
+  }
+  return std::nullopt;
+}
+
+void ExpandPictures(TokenId placeholder,
+                    std::vector<RequestPicture>& pictures,
+                    std::vector<TokenId>& prompt) {
+  std::vector<TokenId> out;
+  size_t size = prompt.size();
+  for (const RequestPicture& picture : pictures) size += static_cast<size_t>(picture.count);
+  out.reserve(size);
+  auto picture = pictures.begin();
+  for (const TokenId token : prompt) {
+    if (token != placeholder || picture == pictures.end()) {
+      out.push_back(token);
+      continue;
+    }
+    picture->begin = static_cast<int32_t>(out.size());
+    out.insert(out.end(), static_cast<size_t>(picture->count), placeholder);
+    ++picture;
+  }
+  prompt = std::move(out);
+}
+
+}  // namespace baltoro

@@ -1,0 +1,69 @@
+#pragma once
+
+// From given pictures to those of an engine's request.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <semaphore>
+#include <vector>
+
+#include "media/cut_patches.h"
+#include "media/decode_picture.h"
+#include "request/request.h"
+#include "server/api_error.h"
+#include "server/given_picture.h"
+#include "server/media_source.h"
+
+namespace baltoro {
+
+struct PictureConfig {
+  PictureRules rules;
+  int64_t count_max = 999;                    // of a request; 0: none is taken
+  PictureLimits each = {};                    // of one file
+  uint64_t bytes_max = 64 << 20;              // of all files of a request
+  int64_t pixels_max = 200'000'000;           // of all pictures of a request, as they were sent
+  int64_t held_bytes_max = int64_t{4} << 30;  // of patches, of all requests until they end
+};
+
+class PicturePreparer {
+ public:
+  // No more than so many pictures are decoded and scaled at once: together they have at most
+  // that many times each.pixels_max pixels.
+  static constexpr int kAtOnce = 2;
+
+  // `source` null: URLs of other schemes than "data" are refused.
+  PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source);
+
+  const PictureConfig& config() const { return config_; }
+
+  // Reads, decodes, scales, cuts and hashes them, one after the other, and gives back the text of
+  // each as soon as it is read. `each_tokens_max`: of one picture; `tokens_max`: of all, which is
+  // what the model has room for. Blocks, for seconds where pictures are large; any thread but one
+  // that serves connections. Fills all of a RequestPicture but `begin`. Ends early once `unwanted`
+  // is true, with whatever error.
+  std::optional<ApiError> Prepare(std::vector<GivenPicture> given,
+                                  int64_t each_tokens_max,
+                                  int64_t tokens_max,
+                                  const std::function<bool()>& unwanted,
+                                  std::vector<RequestPicture>& out) const;
+
+ private:
+  Result<std::string> ReadBytes(const GivenPicture& picture) const;
+  Result<RequestPicture> Cut(std::string_view bytes,
+                             int64_t each_tokens_max,
+                             int64_t& pixels_left) const;
+
+  const PictureConfig config_;
+  const std::shared_ptr<MediaSource> source_;  // never null
+  mutable std::counting_semaphore<kAtOnce> at_work_{kAtOnce};
+};
+
+// Each of the tokens `placeholder` becomes as many of them as its picture takes, whose begin is
+// filled. As many are there as pictures.
+void ExpandPictures(TokenId placeholder,
+                    std::vector<RequestPicture>& pictures,
+                    std::vector<TokenId>& prompt);
+
+}  // namespace baltoro

@@ -1,0 +1,94 @@
+// The pictures of a conversation: from what the request gave to what the engine takes.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/chat_body.h"
+#include "server/server_internal.h"
+
+namespace baltoro {
+namespace {
+
+// What a chat template of the Kimi family writes for a picture, and what stands in a prompt as
+// often as the picture takes tokens. Only a template's own words become it: see Tokenizer.
+constexpr std::string_view kPlaceholder = "<|media_pad|>";
+
+}  // namespace
+
+bool Server::HoldsPictures(const Asked& asked) {
+  if (pictures_ == nullptr || !asked.body.is_object()) return false;
+  for (const char* name : {"messages", "input"}) {
+    const auto found = asked.body.find(name);
+    if (found != asked.body.end() && HoldsPictureParts(*found)) return true;
+  }
+  const std::string* previous = StringMember(asked.body, "previous_response_id");
+  return previous != nullptr &&
+         responses_.HoldsPictures(*previous, keys_.ClientOf(asked.http).value_or(""));
+}
+
+std::optional<ApiError> Server::CheckPictures(const ChatRequest& chat) const {
+  if (chat.pictures.empty()) return std::nullopt;
+  const std::string& first = chat.pictures.front().place;
+  const auto info = engine_.info();
+  if (info && info->picture_tokens_max == 0) {
+    return BadPlace(first, "this model reads text only, as it is served here");
+  }
+  if (pictures_ == nullptr || !tokenizer_->SpecialId(kPlaceholder)) {
+    return BadPlace(first, "this model reads text only: it has no encoder of pictures");
+  }
+  if (!info) return UnavailableError("The model is still loading.");
+  if (config_.content_as_string) {
+    return BadPlace(first,
+                    "the chat template gets texts alone here (--chat-template-content-format "
+                    "string), which have no place for pictures");
+  }
+  const auto most = static_cast<size_t>(pictures_->config().count_max);
+  if (chat.pictures.size() <= most) return std::nullopt;
+  return BadPlace(chat.pictures[most].place,
+                  most == 0 ? "this server takes no pictures (--limit-mm-per-prompt)"
+                            : fmt::format("more than {} pictures in one request "
+                                          "(--limit-mm-per-prompt)",
+                                          most));
+}
+
+std::optional<ApiError> Server::PlacePictures(ChatRequest& chat,
+                                              const GenerationLimits& limits,
+                                              const std::function<bool()>& unwanted,
+                                              ChatPrompt& out) const {
+  if (chat.pictures.empty()) return std::nullopt;
+  const TokenId placeholder = *tokenizer_->SpecialId(kPlaceholder);
+  const auto places = std::count(out.tokens.begin(), out.tokens.end(), placeholder);
+  if (static_cast<size_t>(places) != chat.pictures.size()) {
+    return BadRequest("messages",
+                      fmt::format("messages: the chat template leaves places for {} pictures, and "
+                                  "the request has {}",
+                                  places, chat.pictures.size()));
+  }
+  // Nothing is decoded that there would be no room to keep.
+  if (picture_bytes_ >= pictures_->config().held_bytes_max) {
+    return OverloadedError("Too many pictures are waiting.");
+  }
+  if (auto error = pictures_->Prepare(std::move(chat.pictures), engine_.info()->picture_tokens_max,
+                                      limits.max_model_len, unwanted, out.pictures)) {
+    return error;
+  }
+  ExpandPictures(placeholder, out.pictures, out.tokens);
+  return std::nullopt;
+}
+
+std::optional<ApiError> Server::HoldPictures(std::vector<RequestPicture> pictures, Prepared& out) {
+  if (pictures.empty()) return std::nullopt;
+  int64_t bytes = 0;
+  for (const RequestPicture& picture : pictures) {
+    bytes += static_cast<int64_t>(picture.pixels.size());
+  }
+  out.options.picture_bytes = ActiveTicket(picture_bytes_, bytes);
+  if (picture_bytes_ > std::max(bytes, pictures_->config().held_bytes_max)) {
+    return OverloadedError("Too many pictures are waiting.");
+  }
+  out.prompts.back().pictures = std::move(pictures);
+  return std::nullopt;
+}
+
+}  // namespace baltoro

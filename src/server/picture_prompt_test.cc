@@ -1,0 +1,501 @@
+// Pictures through every API, over real sockets and a scripted engine.
+
+#include <gmock/gmock.h>
+
+#include <semaphore>
+
+#include "media/test_pictures.h"
+#include "server/server_fixture.h"
+#include "support/vocabulary.h"
+
+namespace baltoro {
+namespace {
+
+using test::Answer;
+using ::testing::HasSubstr;
+
+// One colour; 28 pixels of a side are one token.
+std::string Png(int width, int height, char grey = 100) {
+  std::string rows;
+  for (int y = 0; y < height; ++y) rows += '\0' + std::string(static_cast<size_t>(width), grey);
+  return MakePng(static_cast<uint32_t>(width), static_cast<uint32_t>(height), 8, 0, rows);
+}
+
+std::string Url(const std::string& bytes, const std::string& type = "image/png") {
+  return "data:" + type + ";base64," + test::Base64(bytes);
+}
+
+Json ImagePart(const std::string& url) {
+  return {{"type", "image_url"}, {"image_url", {{"url", url}, {"detail", "high"}}}};
+}
+
+Json TextOf(const std::string& text) {
+  return {{"type", "text"}, {"text", text}};
+}
+
+Json UserMessage(std::vector<Json> parts) {
+  return Json::array({{{"role", "user"}, {"content", Json(parts)}}});
+}
+
+// One whose Read waits until it is let go.
+class SlowSource final : public MediaSource {
+ public:
+  Result<std::string> Read(const std::string& url) override {
+    asked.release();
+    let_go.acquire();
+    if (url.ends_with("none")) return InvalidArgument("there is none");
+    return Png(28, 28);
+  }
+
+  std::counting_semaphore<> asked{0}, let_go{0};
+};
+
+class PicturePromptTest : public test::ServerFixture {
+ protected:
+  static ServerConfig PictureServer(PictureConfig pictures = {}) {
+    ServerConfig config = DefaultConfig();
+    config.pictures = std::move(pictures);
+    return config;
+  }
+
+  void StartWithPictures(ServerConfig config = PictureServer(), int32_t tokens_max = 4096) {
+    ASSERT_NO_FATAL_FAILURE(Start(Says("seen"), std::move(config)));
+    engine_->set_picture_tokens_max(tokens_max);
+    server_->SetEngine(engine_.get());  // which reads the line above
+    pad_ = Ids("<|media_pad|>").at(0);
+  }
+
+  Request Last() const { return engine_->submitted().back(); }
+
+  // The prompt is what the template makes of `text`, each placeholder as often as its picture has
+  // tokens.
+  void ExpectPrompt(const std::string& text, const std::vector<int32_t>& counts) const {
+    std::vector<TokenId> want;
+    std::vector<int32_t> begins;
+    for (const TokenId token : Ids(text)) {
+      if (token != pad_) {
+        want.push_back(token);
+        continue;
+      }
+      ASSERT_LT(begins.size(), counts.size());
+      const int32_t count = counts[begins.size()];
+      begins.push_back(static_cast<int32_t>(want.size()));
+      want.insert(want.end(), static_cast<size_t>(count), pad_);
+    }
+    const Request request = Last();
+    EXPECT_EQ(request.prompt, want);
+    ASSERT_EQ(request.pictures.size(), counts.size());
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const RequestPicture& picture = request.pictures[i];
+      EXPECT_EQ(picture.begin, begins[i]);
+      EXPECT_EQ(picture.count, counts[i]);
+      EXPECT_EQ(picture.frames, 1);
+      EXPECT_EQ(picture.rows * picture.columns, 4 * counts[i]);
+      EXPECT_EQ(picture.pixels.size(), static_cast<size_t>(4 * counts[i] * 3 * 14 * 14));
+    }
+  }
+
+  std::string Refusal(const Answer& answer, const std::string& place) const {
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    const std::string message = answer.error().value("message", "");
+    EXPECT_THAT(message, ::testing::StartsWith(place + ": "));
+    return message;
+  }
+
+  TokenId pad_ = -1;
+};
+
+constexpr const char* kPicture =
+    "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>\n";
+constexpr const char* kOpening = "<|im_user|>user<|im_middle|>";
+constexpr const char* kEnding = "<|im_end|><|im_assistant|>assistant<|im_middle|><think>";
+
+TEST_F(PicturePromptTest, PicturesStandWhereTheyStoodInTheMessage) {
+  StartWithPictures();
+  const Answer answer =
+      Chat({{"messages", UserMessage({TextOf("See "), ImagePart(Url(Png(28, 28))), TextOf(" and "),
+                                      ImagePart(Url(Png(56, 84, 7))), TextOf("?")})}});
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  ExpectPrompt(std::string(kOpening) + "See " + kPicture + " and " + kPicture + "?" + kEnding,
+               {1, 6});
+  const Request request = Last();
+  EXPECT_EQ(request.pictures[1].rows, 6);
+  EXPECT_EQ(request.pictures[1].columns, 4);
+  EXPECT_EQ(request.pictures[0].pixels.str(), std::string(4 * 588, 100));
+  EXPECT_EQ(request.pictures[1].pixels.str(), std::string(24 * 588, 7));
+  EXPECT_EQ(answer.json()["usage"]["prompt_tokens"], request.prompt.size());
+}
+
+TEST_F(PicturePromptTest, StreamsAndChoicesShareThePictures) {
+  StartWithPictures();
+  const Answer answer = Chat({{"messages", UserMessage({ImagePart(Url(Png(30, 30)))})},
+                              {"stream", true},
+                              {"n", 2},
+                              {"stream_options", {{"include_usage", true}}}});
+  EXPECT_EQ(answer.status, 200);
+  ExpectPrompt(std::string(kOpening) + kPicture + kEnding, {4});
+  const std::vector<Request> requests = engine_->submitted();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_EQ(requests[0].pictures[0].pixels.identity(), requests[1].pictures[0].pixels.identity());
+  EXPECT_EQ(answer.chunks().back()["usage"]["prompt_tokens"], requests[0].prompt.size());
+}
+
+TEST_F(PicturePromptTest, EveryWayThatVllmTakesAPartIsTaken) {
+  StartWithPictures();
+  const std::string url = Url(Png(28, 28));
+  for (const Json& part :
+       {Json{{"type", "image_url"}, {"image_url", url}}, Json{{"image_url", url}},
+        Json{{"type", "input_image"}, {"image_url", url}}, Json{{"type", "image"}, {"image", url}},
+        Json{{"type", "image_url"}, {"image_url", {{"url", Url(Png(28, 28), "image/x-odd")}}}},
+        Json{{"type", "image_url"}, {"image_url", {{"url", "DATA:Image" + url.substr(10)}}}}}) {
+    EXPECT_EQ(Chat({{"messages", UserMessage({part})}}).status, 200) << part;
+    ExpectPrompt(std::string(kOpening) + kPicture + kEnding, {1});
+  }
+}
+
+TEST_F(PicturePromptTest, EqualPicturesHaveEqualHashes) {
+  StartWithPictures();
+  const Json one = ImagePart(Url(Png(28, 28, 1)));
+  Chat({{"messages", UserMessage({one, one, ImagePart(Url(Png(28, 28, 2)))})}});
+  const Request request = Last();
+  ASSERT_EQ(request.pictures.size(), 3u);
+  EXPECT_EQ(request.pictures[0].hash, request.pictures[1].hash);
+  EXPECT_NE(request.pictures[0].hash, request.pictures[2].hash);
+}
+
+TEST_F(PicturePromptTest, ResultsOfToolsHavePicturesInEveryApi) {
+  StartWithPictures();
+  const std::string url = Url(Png(28, 28));
+  const Json calls = {{{"id", "a"}, {"function", {{"name", "shoot"}, {"arguments", "{}"}}}}};
+  EXPECT_EQ(Chat({{"messages",
+                   {{{"role", "user"}, {"content", "Go"}},
+                    {{"role", "assistant"}, {"tool_calls", calls}},
+                    {{"role", "tool"},
+                     {"tool_call_id", "a"},
+                     {"content", Json::array({ImagePart(url), TextOf("done")})}}}}})
+                .status,
+            200);
+  const std::vector<TokenId> chat = Last().prompt;
+  ASSERT_EQ(Last().pictures.size(), 1u);
+
+  const Json source = {
+      {"type", "base64"}, {"media_type", "image/png"}, {"data", test::Base64(Png(28, 28))}};
+  const Json result = {{"type", "tool_result"},
+                       {"tool_use_id", "a"},
+                       {"content", {{{"type", "image"}, {"source", source}}, TextOf("done")}}};
+  const Json use = {
+      {"type", "tool_use"}, {"id", "a"}, {"name", "shoot"}, {"input", Json::object()}};
+  EXPECT_EQ(Post("/v1/messages", {{"max_tokens", 50},
+                                  {"messages",
+                                   {{{"role", "user"}, {"content", "Go"}},
+                                    {{"role", "assistant"}, {"content", Json::array({use})}},
+                                    {{"role", "user"}, {"content", Json::array({result})}}}}})
+                .status,
+            200);
+  EXPECT_EQ(Last().prompt, chat);
+
+  const Json output = {{{"type", "input_image"}, {"image_url", url}},
+                       {{"type", "input_text"}, {"text", "done"}}};
+  EXPECT_EQ(
+      Post("/v1/responses",
+           {{"input",
+             {{{"role", "user"}, {"content", "Go"}},
+              {{"type", "function_call"}, {"call_id", "a"}, {"name", "shoot"}, {"arguments", "{}"}},
+              {{"type", "function_call_output"}, {"call_id", "a"}, {"output", output}}}}})
+          .status,
+      200);
+  EXPECT_EQ(Last().prompt, chat);
+  EXPECT_EQ(Last().pictures.size(), 1u);
+}
+
+TEST_F(PicturePromptTest, AFailedToolCanShowWhatItSaw) {
+  StartWithPictures();
+  const Json source = {
+      {"type", "base64"}, {"media_type", "image/png"}, {"data", test::Base64(Png(28, 28))}};
+  const Json result = {{"type", "tool_result"},
+                       {"tool_use_id", "a"},
+                       {"is_error", true},
+                       {"content", Json::array({{{"type", "image"}, {"source", source}}})}};
+  const Json use = {
+      {"type", "tool_use"}, {"id", "a"}, {"name", "shoot"}, {"input", Json::object()}};
+  EXPECT_EQ(Post("/v1/messages", {{"max_tokens", 50},
+                                  {"messages",
+                                   {{{"role", "user"}, {"content", "Go"}},
+                                    {{"role", "assistant"}, {"content", Json::array({use})}},
+                                    {{"role", "user"}, {"content", Json::array({result})}}}}})
+                .status,
+            200);
+  EXPECT_THAT(tokenizer_->Decode(Last().prompt, false), HasSubstr("Error: <|media_begin|>"));
+}
+
+TEST_F(PicturePromptTest, MessagesAndResponsesTakePicturesOfTheUser) {
+  StartWithPictures();
+  const Json source = {
+      {"type", "base64"}, {"media_type", "image/png"}, {"data", test::Base64(Png(28, 28))}};
+  const Json message = UserMessage({TextOf("See "), {{"type", "image"}, {"source", source}}});
+  Answer answer = Post("/v1/messages", {{"max_tokens", 50}, {"messages", message}});
+  EXPECT_EQ(answer.status, 200);
+  ExpectPrompt(std::string(kOpening) + "See " + kPicture + kEnding, {1});
+  EXPECT_EQ(answer.json()["usage"]["input_tokens"], Last().prompt.size());
+  answer = Post("/v1/messages/count_tokens", {{"messages", message}});
+  EXPECT_EQ(answer.json()["input_tokens"], Last().prompt.size());
+
+  const Json parts = {
+      {{"type", "input_text"}, {"text", "See "}},
+      {{"type", "input_image"}, {"image_url", Url(Png(28, 28))}, {"detail", "low"}}};
+  answer = Post("/v1/responses", {{"input", {{{"role", "user"}, {"content", parts}}}}});
+  EXPECT_EQ(answer.status, 200);
+  ExpectPrompt(std::string(kOpening) + "See " + kPicture + kEnding, {1});
+  // What goes on from there has the picture still.
+  answer =
+      Post("/v1/responses", {{"input", "And now?"}, {"previous_response_id", answer.json()["id"]}});
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(Last().pictures.size(), 1u);
+}
+
+TEST_F(PicturePromptTest, WhatOnlyRendersShowsTheSamePrompt) {
+  StartWithPictures();
+  const Json body = {{"messages", UserMessage({ImagePart(Url(Png(56, 56))), TextOf("?")})}};
+  Chat(body);
+  const Request request = Last();
+  EXPECT_EQ(Post("/tokenize", body).json()["tokens"], request.prompt);
+  EXPECT_EQ(Post("/v1/chat/completions/render", body).json()["token_ids"], request.prompt);
+  const Json parts = {{{"type", "input_image"}, {"image_url", Url(Png(56, 56))}},
+                      {{"type", "input_text"}, {"text", "?"}}};
+  const Json items = {{"input", {{{"role", "user"}, {"content", parts}}}}};
+  EXPECT_EQ(Post("/v1/responses/render", items).json()["token_ids"], request.prompt);
+}
+
+TEST_F(PicturePromptTest, TextNeverBecomesAPlace) {
+  StartWithPictures();
+  const std::string words = "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>";
+  const Answer answer = Chat(
+      {{"messages",
+        {{{"role", "system"}, {"content", words}},
+         {{"role", "user"},
+          {"name", words},
+          {"content",
+           {TextOf(words), ImagePart(Url(Png(28, 28))), TextOf("<|media_"), TextOf("pad|>")}}}}},
+       {"tools", {{{"type", "function"}, {"function", {{"name", "f"}, {"description", words}}}}}}});
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  const Request request = Last();
+  ASSERT_EQ(request.pictures.size(), 1u);
+  EXPECT_EQ(std::count(request.prompt.begin(), request.prompt.end(), pad_), 1);
+  EXPECT_EQ(request.prompt[static_cast<size_t>(request.pictures[0].begin)], pad_);
+  EXPECT_EQ(Chat({{"messages", UserMessage({TextOf(words)})}}).status, 200);
+  EXPECT_TRUE(Last().pictures.empty());
+  EXPECT_EQ(std::count(Last().prompt.begin(), Last().prompt.end(), pad_), 0);
+}
+
+TEST_F(PicturePromptTest, ATemplateWithoutPlacesIsNamed) {
+  template_source_ =
+      "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
+  StartWithPictures();
+  const std::string why =
+      Refusal(Chat({{"messages", UserMessage({ImagePart(Url(Png(28, 28)))})}}), "messages");
+  EXPECT_THAT(why, HasSubstr("leaves places for 0 pictures, and the request has 1"));
+}
+
+TEST_F(PicturePromptTest, LimitsAreNamedWithTheFieldThatBreaksThem) {
+  PictureConfig pictures;
+  pictures.count_max = 3;
+  pictures.each.bytes_max = 2000;
+  pictures.each.pixels_max = 200 * 200;
+  pictures.bytes_max = 1500;
+  pictures.pixels_max = 50'000;
+  StartWithPictures(PictureServer(pictures), /*tokens_max=*/40);
+  const auto refusal = [&](const Json& parts, size_t at) {
+    return Refusal(Chat({{"messages", UserMessage(parts)}}),
+                   "messages[0].content[" + std::to_string(at) + "].image_url");
+  };
+  const Json small = ImagePart(Url(Png(28, 28)));
+  EXPECT_THAT(refusal({small, small, TextOf("x"), small, small}, 4), HasSubstr("more than 3"));
+  EXPECT_THAT(refusal({small, ImagePart(Url(Png(28, 28) + std::string(2000, 'x')))}, 1),
+              HasSubstr("bytes"));
+  EXPECT_THAT(refusal({ImagePart(Url(Png(201, 200)))}, 0), HasSubstr("pixels"));
+  EXPECT_THAT(refusal({ImagePart(Url(Png(1, 201)))}, 0), HasSubstr("200"));
+  EXPECT_THAT(refusal({ImagePart(Url(Png(196, 196)))}, 0), HasSubstr("takes 49 tokens"));
+  const Json large = ImagePart(Url(Png(160, 160)));
+  EXPECT_THAT(refusal({large, large}, 1), HasSubstr("50000 pixels together"));
+  const std::string padded = Png(28, 28) + std::string(900, 'x');
+  EXPECT_THAT(refusal({ImagePart(Url(padded)), ImagePart(Url(padded))}, 1),
+              HasSubstr("1500 bytes together"));
+  EXPECT_EQ(Chat({{"messages", UserMessage({small, small, small})}}).status, 200);
+}
+
+TEST_F(PicturePromptTest, PicturesCountAgainstTheModelsLength) {
+  StartWithPictures();
+  const Json large = ImagePart(Url(Png(1120, 1120)));  // 1600 tokens
+  const Answer two = Chat({{"messages", UserMessage({large, large})}, {"max_tokens", 1000}});
+  EXPECT_EQ(two.status, 400);
+  EXPECT_THAT(two.error().value("message", ""), HasSubstr("maximum context length is"));
+  EXPECT_THAT(Refusal(Chat({{"messages", UserMessage({large, large, large})}}),
+                      "messages[0].content[2].image_url"),
+              HasSubstr("4800 tokens, and the model's context is 4096"));
+  EXPECT_THAT(Refusal(Chat({{"messages", UserMessage({large})}, {"truncate_prompt_tokens", 9}}),
+                      "truncate_prompt_tokens"),
+              HasSubstr("not cut"));
+}
+
+TEST_F(PicturePromptTest, BrokenPicturesAreRefusedInOurOwnWords) {
+  StartWithPictures();
+  const std::string good = Png(28, 28);
+  std::string bomb = good;
+  bomb.replace(16, 8, std::string("\0\0\xff\xff\0\0\xff\xff", 8));
+  for (const std::string& bytes :
+       {std::string("x"), good.substr(0, 40), good.substr(0, good.size() - 14), bomb,
+        std::string("\xff\xd8\xff\xe0"), std::string("GIF89a"), std::string("RIFF....WEBPVP8 "),
+        std::string("/etc/passwd"), std::string("<svg xmlns='http://www.w3.org/2000/svg'/>"),
+        std::string(5000, '\0')}) {
+    const std::string why = Refusal(Chat({{"messages", UserMessage({ImagePart(Url(bytes))})}}),
+                                    "messages[0].content[0].image_url");
+    for (const char* word : {"0x", "/", "lib", "::", "\\"}) {
+      EXPECT_EQ(why.find(word), std::string::npos) << why;
+    }
+  }
+  EXPECT_TRUE(engine_->submitted().empty());
+}
+
+TEST_F(PicturePromptTest, WhatIsNoPictureIsNamed) {
+  StartWithPictures();
+  const auto refusal = [&](const Json& part, const std::string& place = ".image_url") {
+    return Refusal(Chat({{"messages", UserMessage({part})}}), "messages[0].content[0]" + place);
+  };
+  const std::string base64 = test::Base64(Png(28, 28));
+  EXPECT_THAT(refusal(ImagePart("data:image/png;base64,")), HasSubstr("base64 is broken"));
+  EXPECT_THAT(refusal(ImagePart("data:image/png;base64,AA\nA")), HasSubstr("base64 is broken"));
+  for (const std::string& url : {"data:," + base64, "data:image/png," + base64,
+                                 std::string("data:"), "data:text/html;base64," + base64}) {
+    EXPECT_THAT(refusal(ImagePart(url)), HasSubstr("data:image/...;base64")) << url;
+  }
+  EXPECT_THAT(refusal(ImagePart("https://a.example/b.png")), HasSubstr("--allowed-media-domains"));
+  EXPECT_THAT(refusal(ImagePart("file:///etc/passwd")), HasSubstr("--allowed-local-media-path"));
+  EXPECT_THAT(refusal(ImagePart("")), HasSubstr("must be a URL"));
+  EXPECT_THAT(refusal({{"type", "image_url"}}), HasSubstr("is required"));
+  EXPECT_THAT(refusal({{"type", "image_url"}, {"image_url", 5}}), HasSubstr("must be a URL"));
+  EXPECT_THAT(refusal({{"type", "input_image"}, {"file_id", "x"}}), HasSubstr("no files are kept"));
+  EXPECT_THAT(refusal({{"type", "image"}}, ".image"), HasSubstr("is required"));
+  Json odd = ImagePart(Url(Png(28, 28)));
+  odd["image_url"]["detail"] = "finest";
+  EXPECT_THAT(refusal(odd, ""), HasSubstr("detail must be"));
+  const Answer video =
+      Chat({{"messages", UserMessage({{{"type", "video_url"}, {"video_url", "x"}}})}});
+  EXPECT_THAT(Refusal(video, "messages"), HasSubstr("video and audio parts"));
+  const Answer system =
+      Chat({{"messages",
+             {{{"role", "system"}, {"content", Json::array({ImagePart(Url(Png(28, 28)))})}},
+              {{"role", "user"}, {"content", "x"}}}}});
+  EXPECT_THAT(Refusal(system, "messages"), HasSubstr("roles user and tool"));
+}
+
+TEST_F(PicturePromptTest, TheOtherApisNameTheirOwnPlaces) {
+  StartWithPictures();
+  const auto block = [&](const Json& source) {
+    return Post(
+        "/v1/messages",
+        {{"max_tokens", 5}, {"messages", UserMessage({{{"type", "image"}, {"source", source}}})}});
+  };
+  const std::string place = "messages.0.content.0.source";
+  Refusal(block(nullptr), place);
+  Refusal(block({{"type", "file"}, {"file_id", "x"}}), place + ".type");
+  Refusal(block({{"type", "base64"}, {"media_type", "text/html"}, {"data", "AAAA"}}),
+          place + ".media_type");
+  Refusal(block({{"type", "base64"}, {"media_type", "image/png"}, {"data", 1}}), place + ".data");
+  Refusal(block({{"type", "base64"}, {"media_type", "image/png"}, {"data", "AAAA"}}),
+          place + ".data");
+  Refusal(block({{"type", "url"}, {"url", "http://a.example/"}}), place + ".url");
+  const auto item = [&](const Json& part) {
+    return Post("/v1/responses",
+                {{"input", {{{"role", "user"}, {"content", Json::array({part})}}}}});
+  };
+  Refusal(item({{"type", "input_image"}, {"image_url", "data:,"}}),
+          "input[0].content[0].image_url");
+  Refusal(item({{"type", "input_image"}, {"file_id", "x"}}), "input[0].content[0].image_url");
+}
+
+TEST_F(PicturePromptTest, AModelWithoutAnEncoderSaysSo) {
+  Start(Says("seen"));
+  const Json body = {{"messages", UserMessage({ImagePart(Url(Png(28, 28)))})}};
+  EXPECT_THAT(Refusal(Chat(body), "messages[0].content[0].image_url"),
+              HasSubstr("this model reads text only"));
+  EXPECT_THAT(Refusal(Post("/tokenize", body), "messages[0].content[0].image_url"),
+              HasSubstr("this model reads text only"));
+}
+
+TEST_F(PicturePromptTest, ALimitOfNoneIsNamed) {
+  PictureConfig pictures;
+  pictures.count_max = 0;
+  StartWithPictures(PictureServer(pictures));
+  EXPECT_THAT(Refusal(Chat({{"messages", UserMessage({ImagePart(Url(Png(28, 28)))})}}),
+                      "messages[0].content[0].image_url"),
+              HasSubstr("--limit-mm-per-prompt"));
+}
+
+TEST_F(PicturePromptTest, TemplatesOfStringsTakeNone) {
+  ServerConfig config = PictureServer();
+  config.content_as_string = true;
+  StartWithPictures(std::move(config));
+  EXPECT_THAT(Refusal(Chat({{"messages", UserMessage({ImagePart(Url(Png(28, 28)))})}}),
+                      "messages[0].content[0].image_url"),
+              HasSubstr("--chat-template-content-format"));
+}
+
+TEST_F(PicturePromptTest, HeldPicturesAreBounded) {
+  PictureConfig pictures;
+  pictures.held_bytes_max = 1;
+  StartWithPictures(PictureServer(pictures));
+  engine_->Hold(true);
+  const Json body = {{"messages", UserMessage({ImagePart(Url(Png(28, 28)))})}};
+  std::thread first([&] { EXPECT_EQ(Chat(body).status, 200); });
+  EXPECT_TRUE(test::Eventually([&] { return engine_->running() == 1; }));
+  EXPECT_EQ(Chat(body).status, 429);
+  engine_->Hold(false);
+  first.join();
+  EXPECT_TRUE(test::Eventually([&] { return Chat(body).status == 200; }));
+}
+
+TEST_F(PicturePromptTest, WaitingForAPictureHoldsUpNobodyElse) {
+  const auto source = std::make_shared<SlowSource>();
+  ServerConfig config = PictureServer();
+  config.http.threads = 1;
+  config.media = source;
+  StartWithPictures(std::move(config));
+  const Json body = {{"messages", UserMessage({ImagePart("https://a.example/x.png")})}};
+  std::thread waiting([&] { EXPECT_EQ(Chat(body).status, 200); });
+  source->asked.acquire();
+  EXPECT_EQ(Chat().status, 200);
+  EXPECT_TRUE(Last().pictures.empty());
+  source->let_go.release();
+  waiting.join();
+  EXPECT_EQ(Last().pictures.size(), 1u);
+  source->let_go.release();
+  const Json none = {{"messages", UserMessage({ImagePart("https://a.example/none")})}};
+  EXPECT_THAT(Refusal(Chat(none), "messages[0].content[0].image_url"), HasSubstr("there is none"));
+}
+
+TEST_F(PicturePromptTest, WhoLeavesMeanwhileIsNotServed) {
+  const auto source = std::make_shared<SlowSource>();
+  ServerConfig config = PictureServer();
+  config.media = source;
+  StartWithPictures(std::move(config));
+  const Json body = {{"messages", UserMessage({ImagePart("https://a.example/1"),
+                                               ImagePart("https://a.example/2")})}};
+  {
+    HttpClient client({.port = server_->port(), .idle_timeout = 0.2});
+    const auto gone = client.Stream(
+        {.method = "POST", .target = "/v1/chat/completions", .headers = {}, .body = body.dump()},
+        [](const SseEvent&) { return true; });
+    EXPECT_FALSE(gone.ok());
+  }
+  source->asked.acquire();
+  // Its connection is known to be closed once a later one was served and has some time behind it.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  source->let_go.release(2);
+  EXPECT_EQ(Chat().status, 200);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(source->asked.try_acquire());  // nobody asked for the second
+  EXPECT_EQ(engine_->submitted().size(), 1u);
+}
+
+}  // namespace
+}  // namespace baltoro
