@@ -283,8 +283,9 @@ TEST_F(PicturePromptTest, TextNeverBecomesAPlace) {
   EXPECT_EQ(std::count(request.prompt.begin(), request.prompt.end(), pad_), 1);
   EXPECT_EQ(request.prompt[static_cast<size_t>(request.pictures[0].begin)], pad_);
   EXPECT_EQ(Chat({{"messages", UserMessage({TextOf(words)})}}).status, 200);
-  EXPECT_TRUE(Last().pictures.empty());
-  EXPECT_EQ(std::count(Last().prompt.begin(), Last().prompt.end(), pad_), 0);
+  const Request text = Last();
+  EXPECT_TRUE(text.pictures.empty());
+  EXPECT_EQ(std::count(text.prompt.begin(), text.prompt.end(), pad_), 0);
 }
 
 TEST_F(PicturePromptTest, ATemplateWithoutPlacesIsNamed) {
@@ -304,7 +305,7 @@ TEST_F(PicturePromptTest, LimitsAreNamedWithTheFieldThatBreaksThem) {
   pictures.bytes_max = 1500;
   pictures.pixels_max = 50'000;
   StartWithPictures(PictureServer(pictures), /*tokens_max=*/40);
-  const auto refusal = [&](const Json& parts, size_t at) {
+  const auto refusal = [&](const std::vector<Json>& parts, size_t at) {
     return Refusal(Chat({{"messages", UserMessage(parts)}}),
                    "messages[0].content[" + std::to_string(at) + "].image_url");
   };

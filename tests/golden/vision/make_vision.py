@@ -105,7 +105,7 @@ def load_whole(vision, dtype, text):
     """The whole model with the encoder as transformers reads it from a checkpoint. Its configuration has other keys than the releases'."""
     config = {
         "architectures": ["Kimi_K25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": text,
-        "image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8,
+        "image_token_id": 5, "video_token_id": 10**6, "vision_start_token_id": 10**6 + 1, "vision_end_token_id": 10**6 + 2,
         "tie_word_embeddings": False,
         "projection_hidden_size": vision["vt_hidden_size"], "projection_layer_norm_eps": COMMON["projector_ln_eps"],
         "vision_config": {
