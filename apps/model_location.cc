@@ -176,4 +176,17 @@ Result<std::string> LocateDraft(const std::string& draft,
   return InvalidArgument("it is not given: the folder of a draft model, or its name on a hub");
 }
 
+Status PlaceDraft(const std::string& model_dir,
+                  const std::string& program,
+                  SpeculationConfig& speculation) {
+  if (speculation.method != DraftMethod::kEagle3) return {};
+  const auto draft = LocateDraft(speculation.model, model_dir, program);
+  if (!draft.ok()) {
+    return Status(draft.status().code(),
+                  "--speculative-config: model: " + draft.status().message());
+  }
+  speculation.model = draft.value();
+  return {};
+}
+
 }  // namespace baltoro

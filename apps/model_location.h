@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "engine/speculation.h"
 
 namespace baltoro {
 
@@ -18,6 +19,11 @@ Result<std::string> LocateModel(const std::string& model, const std::string& pro
 Result<std::string> LocateDraft(const std::string& draft,
                                 const std::string& model_dir,
                                 const std::string& program);
+
+// Where a draft model is asked for, LocateDraft of it takes the place of its name.
+Status PlaceDraft(const std::string& model_dir,
+                  const std::string& program,
+                  SpeculationConfig& speculation);
 
 // The folder of the pocket model: $BALTORO_POCKET, else beside the program (share/baltoro/pocket in
 // an unpacked archive, pocket/ in a checkout).

@@ -336,15 +336,7 @@ Result<Launch> PrepareLaunch(const ServeOptions& options,
     BT_ASSIGN_OR_RETURN(launch.door, OpenDoor(options, model.dir));
   }
   BT_ASSIGN_OR_RETURN(launch.engine, MakeEngineConfig(options, model.dir));
-  SpeculationConfig& speculation = launch.engine.speculation;
-  if (speculation.method == DraftMethod::kEagle3) {
-    const auto draft = LocateDraft(speculation.model, model.dir, program);
-    if (!draft.ok()) {
-      return Status(draft.status().code(),
-                    "--speculative-config: model: " + draft.status().message());
-    }
-    speculation.model = draft.value();
-  }
+  BT_RETURN_IF_ERROR(PlaceDraft(model.dir, program, launch.engine.speculation));
   BT_ASSIGN_OR_RETURN(launch.plan, PlanRun(options, model, gpu, launch.engine));
   if (has_door && launch.engine.device == "cuda") {
     const std::string notice = LimitLogprobs(launch.door.config.max_logprobs);

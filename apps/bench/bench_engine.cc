@@ -39,6 +39,7 @@ class Bench {
     const ServeOptions& options = command.serve;
     BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
     BT_ASSIGN_OR_RETURN(EngineConfig config, MakeEngineConfig(options, dir));
+    BT_RETURN_IF_ERROR(PlaceDraft(dir, program, config.speculation));
     if (config.nodes > 1) {
       return InvalidArgument("--nnodes: a benchmark of an engine runs on one node");
     }

@@ -132,12 +132,14 @@ void CheckChat(const Json& body, const GenerationLimits& limits) {
   ChatRequest again;
   BT_CHECK(ReadChat(Json::parse(body.dump()), limits, again));
   BT_CHECK(again == chat);
-  // Messages are made regular once.
-  Json regular = body;
-  regular["messages"] = chat.messages;
-  ChatRequest third;
-  BT_CHECK(ReadChat(regular, limits, third));
-  BT_CHECK(third == chat);
+  // Messages are made regular once. (Of a picture the regular form has the place alone.)
+  if (chat.pictures.empty()) {
+    Json regular = body;
+    regular["messages"] = chat.messages;
+    ChatRequest third;
+    BT_CHECK(ReadChat(regular, limits, third));
+    BT_CHECK(third == chat);
+  }
 
   const int64_t calls = NormaliseToolCallIds(chat.messages);
   BT_CHECK(calls == CountToolCalls(chat.messages));
