@@ -216,6 +216,10 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.speculation = options.speculation;
   config.target_step_ms = options.target_step_ms;
   config.deterministic = options.deterministic;
+  config.language_model_only = options.language_model_only;
+  constexpr double kGiB = 1 << 30, kMost = 1024;
+  config.picture_cache_bytes =
+      static_cast<int64_t>(std::min(options.picture_cache_gib, kMost) * kGiB);
   config.threads = options.cpu_threads;
   config.seed = options.seed;
   return config;

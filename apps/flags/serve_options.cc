@@ -168,6 +168,8 @@ Status FillGraphs(const FlagReader& flags, ServeOptions& options) {
   if (options.graphs.none) options.enforce_eager = true;
   flags.Get("async-scheduling", options.async_scheduling);
   flags.Get("deterministic", options.deterministic);
+  flags.Get("language-model-only", options.language_model_only);
+  flags.Get("mm-processor-cache-gb", options.picture_cache_gib);
   flags.Get("target-step-ms", options.target_step_ms);
   if (options.deterministic && options.target_step_ms > 0) {
     options.notices.push_back(

@@ -91,6 +91,8 @@ struct ServeOptions {
   double gpu_memory_utilization = 0.9;
   bool enforce_eager = false;
   bool deterministic = false;
+  bool language_model_only = false;
+  double picture_cache_gib = 1;
   double target_step_ms = -1;  // below 0: by the device; 0: none
   int cpu_threads = 0;         // 0: one for each core
   bool engine_in_process = false;
