@@ -141,10 +141,8 @@ void DraftModel::TakeOverrides(const ForwardBatch& step,
   const auto* const from = static_cast<const float*>(step.embedding_overrides.data);
   for (size_t i = 0; i < step.override_rows.size(); ++i) {
     const int32_t row = step.override_rows[i];
-    const bool first = std::ranges::any_of(sequences, [row](const DraftSequence& sequence) {
-      return sequence.attention.query_begin == row;
-    });
-    if (first) continue;
+    const auto begin = [](const DraftSequence& one) { return one.attention.query_begin; };
+    if (std::ranges::binary_search(sequences, row, {}, begin)) continue;  // the first of its own
     rows.push_back(row - 1);
     const float* const own = from + static_cast<int64_t>(i) * hidden;
     values.insert(values.end(), own, own + hidden);

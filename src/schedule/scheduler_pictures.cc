@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -11,6 +12,18 @@
 #include "schedule/scheduler.h"
 
 namespace baltoro {
+
+namespace {
+
+// The first picture that ends behind a position: they stand one after the other.
+std::span<const RequestPicture>::iterator FirstBehind(std::span<const RequestPicture> pictures,
+                                                      int32_t position) {
+  return std::ranges::partition_point(pictures, [position](const RequestPicture& picture) {
+    return picture.begin + picture.count <= position;
+  });
+}
+
+}  // namespace
 
 Status Scheduler::CheckPictures(const Request& request) const {
   int64_t end = 0;
@@ -37,11 +50,8 @@ Status Scheduler::CheckPictures(const Request& request) const {
 // the request's, as a range. One that runs holds them; of one that waits it is the first alone.
 Sequence::Range Scheduler::TakePictures(Sequence& sequence, int32_t from, bool runs) {
   const std::vector<RequestPicture>& pictures = sequence.request.pictures;
-  const auto ends_behind = [from](const RequestPicture& picture) {
-    return picture.begin + picture.count > from;
-  };
-  const auto first =
-      static_cast<size_t>(std::ranges::find_if(pictures, ends_behind) - pictures.begin());
+  const std::span<const RequestPicture> all(pictures);
+  const auto first = static_cast<size_t>(FirstBehind(all, from) - all.begin());
   Sequence::Range taken{.begin = first, .end = first};
   for (; taken.end < pictures.size() &&
          pictures[taken.end].begin - from < config_.max_num_batched_tokens;
@@ -164,10 +174,11 @@ bool Scheduler::EncodeLayers(StepPlan& plan, Budget& budget) {
 // The rows of the entry that stand for pictures.
 void Scheduler::AddPictureRows(const Sequence& sequence, PlannedSequence& planned) {
   const int32_t first = planned.first_position, end = first + planned.token_count;
-  for (const RequestPicture& picture : sequence.request.pictures) {
+  const std::span<const RequestPicture> all(sequence.request.pictures);
+  for (auto one = FirstBehind(all, first); one != all.end() && one->begin < end; ++one) {
+    const RequestPicture& picture = *one;
     const int32_t begin = std::max(picture.begin, first);
     const int32_t count = std::min(picture.begin + picture.count, end) - begin;
-    if (count <= 0) continue;
     const PictureStore::Place* const place = pictures_.Find(picture.hash);
     BT_CHECK(place != nullptr && place->encoded);
     planned.pictures.push_back(
@@ -191,10 +202,10 @@ void Scheduler::ReleasePictures(Sequence& sequence, bool all) {
 Hash128 Scheduler::NameWithPictures(const Sequence& sequence, int32_t block, Hash128 name) const {
   if (Planted(PlantedBug::kPicturesUnnamed)) return name;
   const int32_t first = block * kBlockTokens;
-  for (const RequestPicture& picture : sequence.request.pictures) {
-    if (picture.begin + picture.count <= first) continue;
-    if (picture.begin >= first + kBlockTokens) break;
-    name = prefix_.WithPicture(name, picture.begin - first, picture.hash);
+  const int32_t end = first + kBlockTokens;
+  const std::span<const RequestPicture> all(sequence.request.pictures);
+  for (auto one = FirstBehind(all, first); one != all.end() && one->begin < end; ++one) {
+    name = prefix_.WithPicture(name, one->begin - first, one->hash);
   }
   return name;
 }
