@@ -30,6 +30,15 @@ class Server:
     def text(self):
         return pathlib.Path(self.log.name).read_text()
 
+    def says(self, what, seconds=20):
+        """Whether the log has it, or comes to have it: lines are written by a thread of their own, and by two processes."""
+        end = time.monotonic() + seconds
+        while what not in self.text():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        return True
+
     def wait_ready(self, seconds=120):
         while time.monotonic() - self.started < seconds:
             found = re.search(r"Ready: (http\S+)", self.text())

@@ -92,7 +92,7 @@ def test_a_token_outside_of_the_vocabulary_ends_the_start(tmp_path):
         tensors[first_of(tensors, "d2t")][1][9] = 5000
     server = Server(MODEL, "-sc", drafts(changed_draft(tmp_path / "draft", change)), wait=False)
     assert server.process.wait(60) == 1
-    assert "d2t[9] is 5000, which leads out of the vocabulary of 2304 tokens; give another" in server.text()
+    assert server.says("d2t[9] is 5000, which leads out of the vocabulary of 2304 tokens; give another")
 
 
 def test_a_file_that_is_cut_off_ends_the_start(tmp_path):
@@ -101,7 +101,7 @@ def test_a_file_that_is_cut_off_ends_the_start(tmp_path):
         file.truncate(1_000_000)
     server = Server(MODEL, "-sc", drafts(folder), wait=False)
     assert server.process.wait(60) == 1
-    assert "--speculative-config: the draft model cannot be used" in server.text()
+    assert server.says("--speculative-config: the draft model cannot be used")
 
 
 def test_a_draft_that_is_slow_delays_and_changes_nothing(plain, tmp_path):

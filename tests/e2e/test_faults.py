@@ -127,7 +127,7 @@ def test_a_server_is_back_when_what_kept_its_engine_away_is_gone(moved_model):
         wait_for(lambda: health_body(server)["engine"]["next_start_seconds"] is not None, 60)
         body = health_body(server)
         assert body["error"]["code"] == 503 and str(here) not in json.dumps(body)
-        assert str(here) in server.text()  # the log says where
+        assert server.says(str(here))  # the log says where
         assert server.process.poll() is None
 
         away.rename(here)
@@ -143,7 +143,7 @@ def test_a_server_whose_engine_stays_away_ends_with_a_code(moved_model):
     here.rename(away)
     os.kill(server.engine_pid(), signal.SIGKILL)
     assert server.process.wait(60) == 1
-    assert "no engine has stayed (--engine-restart-timeout)" in server.text()
+    assert server.says("no engine has stayed (--engine-restart-timeout)")
 
 
 def test_what_a_client_can_mend_is_400(client, model):
@@ -189,7 +189,7 @@ def test_sigterm_ends_a_server_that_is_not_ready():
     begun = time.monotonic()
     assert server.stop() == 0
     assert time.monotonic() - begun < 5
-    assert "Shutting down; the engine was not ready yet" in server.text()
+    assert server.says("Shutting down; the engine was not ready yet")
     wait_for(lambda: not alive(engine), 5)
 
 
@@ -242,4 +242,4 @@ def test_a_full_queue_is_429_and_the_client_retries():
 
 def test_a_model_that_is_not_there_is_named():
     server = Server("/no/such/model", wait=False)
-    assert server.process.wait(20) == 1 and "/no/such/model: no such directory" in server.text()
+    assert server.process.wait(20) == 1 and server.says("/no/such/model: no such directory")

@@ -77,17 +77,18 @@ def expect_every_flag(entry, words, flags):
         assert sum(line.startswith(says) for line in others) == 1, (says, others)
 
 
-def expect_in_log(entry, flags, text):
+def expect_in_log(entry, flags, server):
+    lines = ["vllm: this is Baltoro", "Starting vLLM server on http://127.0.0.1:", "Loading weights took ",
+             "Model loading took ", "Available KV cache memory: ", "GPU KV cache size: ", "Maximum concurrency for ",
+             "init engine (profile, create kv cache, warmup model) took ", "Application startup complete.",
+             "Chunked prefill is enabled with max_num_batched_tokens="]
+    for line in [*lines, *entry["says"]]:
+        assert server.says(line), line
+    text = server.text()
     in_force = re.search(r"non-default args: {.*}; in force: (.*)", text).group(1).split(", ")
     of_command = [flag for flag in in_force if not flag.startswith(("--host ", "--port "))]
     assert of_command == [flag for flag, (state, _) in flags.items() if state in ("in force", "changed")]
-    for says in entry["says"]:
-        assert text.count(says) == 1, says
-    assert text.count("vllm: this is Baltoro") == 1
-    for line in ("Starting vLLM server on http://127.0.0.1:", "Loading weights took ",
-                 "Model loading took ", "Available KV cache memory: ", "GPU KV cache size: ", "Maximum concurrency for ",
-                 "init engine (profile, create kv cache, warmup model) took ", "Application startup complete.",
-                 "Chunked prefill is enabled with max_num_batched_tokens="):
+    for line in [*lines, *entry["says"]]:
         assert text.count(line) == 1, line
     # A start is read: beside a line for each flag without effect, none comes once a rank.
     assert len(text.splitlines()) - len(entry["says"]) <= 26, text
@@ -128,7 +129,7 @@ def test_a_server_of_a_guide_starts_as_printed(entry, models):
     expect_every_flag(entry, words, flags)
     server = Server(*words, env=env, program=VLLM)
     try:
-        expect_in_log(entry, flags, server.text())
+        expect_in_log(entry, flags, server)
         served = words[words.index("--served-model-name") + 1] if "--served-model-name" in words else words[0]
         # Of a path clients are told the last part; they may give the whole.
         told = pathlib.Path(served).name if served.startswith("/") else served
@@ -299,17 +300,16 @@ def test_a_launcher_for_ascend_deals_out_gpus():
     server = Server("--device", "cpu", env=env, program=VLLM)
     try:
         assert engine_environment(server)[b"CUDA_VISIBLE_DEVICES"] == b"4,5"
-        assert "ASCEND_RT_VISIBLE_DEVICES=4,5 is taken as CUDA_VISIBLE_DEVICES" in server.text()
-        assert "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: no effect: how long a step may take follows" in server.text()
+        assert server.says("ASCEND_RT_VISIBLE_DEVICES=4,5 is taken as CUDA_VISIBLE_DEVICES")
+        assert server.says("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: no effect: how long a step may take follows")
     finally:
         server.stop()
 
 
 def test_the_interface_of_the_ranks_is_that_of_the_variables():
     with Cluster(2, "-tp", "2", env={"GLOO_SOCKET_IFNAME": "none0,lo", "TP_SOCKET_IFNAME": "lo"}) as cluster:
-        text = cluster.head.text()
-        assert "The other nodes come to 127.0.0.1, of lo (GLOO_SOCKET_IFNAME)" in text
-        assert "TP_SOCKET_IFNAME: no effect: GLOO_SOCKET_IFNAME says which address this node has" in text
+        assert cluster.head.says("The other nodes come to 127.0.0.1, of lo (GLOO_SOCKET_IFNAME)")
+        assert cluster.head.says("TP_SOCKET_IFNAME: no effect: GLOO_SOCKET_IFNAME says which address this node has")
     words = [*SMALL, "-tp", "2", "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port",
              str(free_port())]
     for variable, value in (("NCCL_SOCKET_IFNAME", "=xxxx"), ("HCCL_IF_IP", "141.xx.xx.1")):

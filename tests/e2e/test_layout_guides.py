@@ -64,7 +64,7 @@ def serving_on_two_nodes(words, env):
     try:
         head.wait_ready(60)
         yield head
-        assert "8 of 16 ranks in this process" in head.text() and "8 of 16 ranks in this process" in node.text()
+        assert head.says("8 of 16 ranks in this process") and node.says("8 of 16 ranks in this process")
     finally:
         head.stop()
         node.stop()
@@ -105,7 +105,7 @@ def one_rank(environment):
 def test_k2_fp8_on_sixteen_ranks(environment, one_rank):
     words = printed("k2_fp8", "tp8_pp2")
     with serving(words, environment) as server:
-        assert "16 of 16 ranks in this process: tensor 8, pipeline 2, decode context 8" in server.text()
+        assert server.says("16 of 16 ranks in this process: tensor 8, pipeline 2, decode context 8")
         expect_alike(said(server), one_rank(words))
 
 
@@ -126,10 +126,10 @@ def test_k2_thinking_with_all_of_its_length(environment, one_rank):
     words = [*printed("k2_thinking_h100", "launch_script"), "--kv-cache-memory-bytes", "256M", *CUT]
     refused = Server(*words, env=environment, wait=False)
     assert refused.process.wait(30) == 1
-    assert "(1.12 GiB KV cache is needed, which is larger than the available KV cache memory (0.25 GiB)" in refused.text()
+    assert refused.says("(1.12 GiB KV cache is needed, which is larger than the available KV cache memory (0.25 GiB)")
     words += ["-dcp", "8", "--kv-cache-dtype", "fp8"]
     with serving(words, environment) as server:
-        assert "262144 tokens of context" in server.text()
+        assert server.says("262144 tokens of context")
         expect_alike(said(server), one_rank(words))
 
 

@@ -142,7 +142,7 @@ def test_a_head_whose_port_is_taken_ends_and_says_so():
         taken.listen()
         head = Head(*SMALL, "-tp", "2", "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(port))
         assert head.process.wait(30) == 1
-        assert "Address already in use" in head.text() and "--master-port" in head.text()
+        assert head.says("Address already in use") and head.says("--master-port")
 
 
 def test_a_clean_stop_is_no_error():
@@ -179,7 +179,7 @@ def test_a_killed_door_leaves_nothing_behind():
             cluster.head.process.wait()
             assert cluster.nodes[1].process.wait(10) == 1
             wait_for(lambda: not any(map(alive, pids)), max(0.1, 10 - (time.monotonic() - killed)), "the end of all")
-            assert "the head node at 127.0.0.1" in cluster.nodes[1].text()
+            assert cluster.nodes[1].says("the head node at 127.0.0.1")
 
 
 def test_a_head_that_is_stopped_takes_its_nodes_along():
@@ -282,7 +282,7 @@ def test_a_stranger_does_not_get_in(tmp_path):
     with Cluster(2, "-tp", "2", "--cluster-key-file", keys[0], start=[], wait=False) as cluster:
         flags = [keys[1] if flag == keys[0] else flag for flag in cluster.flags]
         stranger = Node(*flags, "--node-rank", "1")
-        assert stranger.process.wait(30) == 1 and "key" in stranger.text()
+        assert stranger.process.wait(30) == 1 and stranger.says("key")
         assert cluster.head.process.poll() is None
         cluster.nodes[1] = cluster.start_node(1)
         cluster.head.wait_ready()
@@ -291,6 +291,6 @@ def test_a_stranger_does_not_get_in(tmp_path):
 
 def test_without_a_secret_other_machines_are_not_served():
     head = Head(*SMALL, "--nnodes", "2", "--master-addr", "192.0.2.1", "-tp", "2")
-    assert head.process.wait(30) == 1 and "openssl rand -hex 32" in head.text()
+    assert head.process.wait(30) == 1 and head.says("openssl rand -hex 32")
     path_error = Head(*SMALL, "--nnodes", "3", "-tp", "2")
     assert path_error.process.wait(30) == 2 and "cannot be dealt out evenly" in path_error.text()

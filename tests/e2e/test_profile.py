@@ -122,7 +122,7 @@ def test_what_is_under_way_ends_with_the_recording_in_plain_json(tmp_path):
     server = Server(*config(tmp_path, torch_profiler_use_gzip=False, torch_profiler_with_stack=True), "--load-format", "stand-in",
                     "--stand-in-step-ms", "5")
     try:
-        assert "torch_profiler_with_stack: no effect" in server.text()
+        assert server.says("torch_profiler_with_stack: no effect")
         assert post(server, "/start_profile")[0] == 200
         stream = urllib.request.urlopen(urllib.request.Request(
             server.url + "/v1/completions", json.dumps({"prompt": [1, 2, 3], "max_tokens": 2000, "ignore_eos": True, "stream": True}).encode(),
@@ -159,6 +159,7 @@ def test_a_recording_that_cannot_be_written_stays_for_another_stop(tmp_path):
         folder.write_text("in the way")
         status, why = post(server, "/stop_profile")
         assert status == 503 and f"--profiler-config torch_profiler_dir: {folder}" in why
+        assert server.says("could not be written")
         assert "ERROR" in next(line for line in server.text().splitlines() if "could not be written" in line)
         folder.unlink()
         status, said = post(server, "/stop_profile")

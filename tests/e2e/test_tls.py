@@ -151,7 +151,7 @@ def test_clients_that_must_show_a_certificate(files):
         known = context(files)
         known.load_cert_chain(files / "client.pem", files / "client.key")
         assert urllib.request.urlopen(server.url + "/health", context=known, timeout=20).status == 200
-        assert "peer did not return a certificate" in server.text()
+        assert server.says("peer did not return a certificate")
     finally:
         server.stop()
 

@@ -59,4 +59,4 @@ def check(got, bf16):
 def test_a_contradiction_stops_the_start(tmp_path):
     server = Server(str(MODEL), "--quantization", "fp8", wait=False)
     assert server.process.wait(60) != 0
-    assert "--quantization is fp8, but the weights of" in server.text()
+    assert server.says("--quantization is fp8, but the weights of")
