@@ -41,6 +41,12 @@ void PictureStore::Release(const PictureName& name) {
   --place->holders;
 }
 
+// It keeps its place: others may hold it.
+void PictureStore::Distrust(const PictureName& name) {
+  const auto found = begins_.find(name);
+  if (found != begins_.end()) places_.at(found->second).encoded = false;
+}
+
 void PictureStore::Forget(const PictureName& name) {
   const auto found = begins_.find(name);
   if (found == begins_.end()) return;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <utility>
@@ -46,6 +47,17 @@ Status Scheduler::CheckPictures(const Request& request) const {
   return {};
 }
 
+// Its name in the memory of pictures.
+PictureName Scheduler::NameOf(const RequestPicture& picture, const std::string& salt) const {
+  std::vector<uint8_t> bytes(picture.hash.begin(), picture.hash.end());
+  if (!Planted(PlantedBug::kIgnoreSalt)) bytes.insert(bytes.end(), salt.begin(), salt.end());
+  const Hash128 hash = SipHash128(config_.hash_secret, bytes);
+  PictureName name;
+  static_assert(sizeof(name) == sizeof(hash));
+  std::memcpy(name.data(), &hash, sizeof(hash));
+  return name;
+}
+
 // Gives the pictures from `from` on, as far as a step can come, a place if there is room: which of
 // the request's, as a range. One that runs holds them; of one that waits it is the first alone.
 Sequence::Range Scheduler::TakePictures(Sequence& sequence, int32_t from, bool runs) {
@@ -58,7 +70,8 @@ Sequence::Range Scheduler::TakePictures(Sequence& sequence, int32_t from, bool r
        ++taken.end) {
     if (!runs && !taken.empty()) break;
     const RequestPicture& picture = pictures[taken.end];
-    PictureStore::Place* const place = pictures_.Take(picture.hash, picture.count);
+    PictureStore::Place* const place =
+        pictures_.Take(sequence.picture_names[taken.end], picture.count);
     if (place == nullptr) break;
     if (!runs || taken.end < sequence.pictures_held.end) continue;
     pictures_.Hold(*place);
@@ -74,24 +87,21 @@ int32_t Scheduler::ReadyUntil(
   const std::vector<RequestPicture>& pictures = sequence.request.pictures;
   const Sequence::Range taken = TakePictures(sequence, from, runs);
   for (size_t i = taken.begin; i < taken.end; ++i) {
-    if (!Encoded(pictures, i, taken.end, plan, budget)) return std::max(pictures[i].begin, from);
+    if (!Encoded(sequence, i, taken.end, plan, budget)) return std::max(pictures[i].begin, from);
   }
   return taken.end < pictures.size() ? std::max(pictures[taken.end].begin, from)
                                      : std::numeric_limits<int32_t>::max();
 }
 
-// Whether picture `index` of these is encoded, or will be by this plan. With it those that come
-// right behind it, up to `end`.
-bool Scheduler::Encoded(const std::vector<RequestPicture>& pictures,
-                        size_t index,
-                        size_t end,
-                        StepPlan& plan,
-                        Budget& budget) {
-  const PictureStore::Place* const place = pictures_.Find(pictures[index].hash);
+// Whether picture `index` of its is encoded, or will be by this plan. With it those that come right
+// behind it, up to `end`.
+bool Scheduler::Encoded(
+    const Sequence& sequence, size_t index, size_t end, StepPlan& plan, Budget& budget) {
+  const PictureStore::Place* const place = pictures_.Find(sequence.picture_names[index]);
   if (!EncodingHasItsPlaces()) encoding_.names.clear();
   while (!place->encoded) {
     const bool among = std::ranges::count(encoding_.names, place->name) > 0;
-    if (!among && !BeginEncoding(pictures, index, end)) {
+    if (!among && !BeginEncoding(sequence, index, end)) {
       // Another batch is on its way, which somebody waits for.
       if (!EncodeLayers(plan, budget)) return false;
       continue;
@@ -113,9 +123,7 @@ bool Scheduler::EncodingHasItsPlaces() {
 }
 
 // False if there is a batch on its way that is needed.
-bool Scheduler::BeginEncoding(const std::vector<RequestPicture>& pictures,
-                              size_t index,
-                              size_t end) {
+bool Scheduler::BeginEncoding(const Sequence& sequence, size_t index, size_t end) {
   const auto held = [this](const PictureName& name) { return pictures_.Find(name)->holders > 0; };
   if (!encoding_.names.empty()) {
     if (std::ranges::any_of(encoding_.names, held)) return false;
@@ -123,8 +131,8 @@ bool Scheduler::BeginEncoding(const std::vector<RequestPicture>& pictures,
   }
   encoding_ = {.layers_left = config_.picture_layers, .begins = true};
   for (int32_t place = -1; index < end; ++index) {
-    const RequestPicture& picture = pictures[index];
-    const PictureStore::Place& own = *pictures_.Find(picture.hash);
+    const RequestPicture& picture = sequence.request.pictures[index];
+    const PictureStore::Place& own = *pictures_.Find(sequence.picture_names[index]);
     const double patches = static_cast<double>(picture.frames) * picture.rows * picture.columns;
     const bool follows = place < 0 || own.begin == place;
     if (own.encoded || !follows ||
@@ -179,7 +187,8 @@ void Scheduler::AddPictureRows(const Sequence& sequence, PlannedSequence& planne
     const RequestPicture& picture = *one;
     const int32_t begin = std::max(picture.begin, first);
     const int32_t count = std::min(picture.begin + picture.count, end) - begin;
-    const PictureStore::Place* const place = pictures_.Find(picture.hash);
+    const auto index = static_cast<size_t>(one - all.begin());
+    const PictureStore::Place* const place = pictures_.Find(sequence.picture_names[index]);
     BT_CHECK(place != nullptr && place->encoded);
     planned.pictures.push_back(
         {.row = begin - first, .count = count, .from = place->begin + begin - picture.begin});
@@ -192,7 +201,7 @@ void Scheduler::ReleasePictures(Sequence& sequence, bool all) {
   while (!held.empty()) {
     const RequestPicture& picture = sequence.request.pictures[held.begin];
     if (!all && picture.begin + picture.count > sequence.planned) return;
-    pictures_.Release(picture.hash);
+    pictures_.Release(sequence.picture_names[held.begin]);
     ++held.begin;
   }
   held = {};

@@ -168,9 +168,11 @@ bool Scheduler::AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget) 
   if (evicting_ > 0 && !Planted(PlantedBug::kAdmitWhileEvicting)) return false;
   if (Planted(PlantedBug::kOneAdmissionAPlan) && !plan.admitted.empty()) return false;
   auto head = waiting_.begin();
-  // Whoever comes in is computed at once.
-  if (!(*head)->request.pictures.empty() && !ReadyToCome(**head, plan, budget)) return false;
-  if (PrefillChunk(**head, budget) <= 0 &&
+  // Whoever comes in is computed at once, but for one whose next token is a picture that is not
+  // encoded: it waits for that among those who run, where nobody waits for it.
+  const bool waits = !(*head)->request.pictures.empty() && !ReadyToCome(**head, plan, budget);
+  if (waits && Planted(PlantedBug::kPictureHoldsQueue)) return false;
+  if (!waits && PrefillChunk(**head, budget) <= 0 &&
       !(Planted(PlantedBug::kAdmitWithoutLogprobRows) && (*head)->wants_prompt_logprobs())) {
     return false;
   }
