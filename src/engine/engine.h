@@ -119,6 +119,9 @@ struct EngineStats {
   // Of an engine process; one within the server's shares its log and its memory.
   LogDrops log_drops = {};
   ProcessUse process = {};
+
+  // Of several engines together: sums, and of what is no sum the larger.
+  EngineStats& operator+=(const EngineStats& other);
 };
 
 // end() of a node whose head was stopped, not lost.
@@ -164,6 +167,9 @@ class Engine {
     static_cast<void>(ask);
     done(Status(Code::kUnavailable, "this engine records no profile"), {});
   }
+  // The engines that share the work, of which each has stats, health and info of its own; one that
+  // is not a group of replicas is itself all of them.
+  virtual std::vector<const Engine*> replicas() const { return {this}; }
   // The server stops: other nodes hear it and do not wait for this one to come back.
   virtual void Leave() {}
 };

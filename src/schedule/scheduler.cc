@@ -208,10 +208,11 @@ void Scheduler::ExtendNames(Sequence& sequence, int32_t count) {
     const bool unsalted =
         Planted(PlantedBug::kIgnoreSalt) ||
         (Planted(PlantedBug::kSaltLostAfterPreemption) && sequence.preemptions > 0);
-    const Hash128 parent = block > 0 ? sequence.names.back()
-                                     : prefix_.Root(unsalted ? "" : sequence.request.cache_salt);
-    sequence.names.push_back(
-        NameWithPictures(sequence, block, prefix_.Chain(parent, BlockTokens(sequence, block))));
+    const Hash128 parent = block > 0
+                               ? sequence.names.back()
+                               : prefix_.names().Root(unsalted ? "" : sequence.request.cache_salt);
+    sequence.names.push_back(NameWithPictures(
+        sequence, block, prefix_.names().Chain(parent, BlockTokens(sequence, block))));
   }
 }
 

@@ -8,22 +8,11 @@
 #include <utility>
 
 #include "base/check.h"
+#include "schedule/block_name.h"
 #include "schedule/planted_bug.h"
 #include "schedule/scheduler.h"
 
 namespace baltoro {
-
-namespace {
-
-// The first picture that ends behind a position: they stand one after the other.
-std::span<const RequestPicture>::iterator FirstBehind(std::span<const RequestPicture> pictures,
-                                                      int32_t position) {
-  return std::ranges::partition_point(pictures, [position](const RequestPicture& picture) {
-    return picture.begin + picture.count <= position;
-  });
-}
-
-}  // namespace
 
 Status Scheduler::CheckPictures(const Request& request) const {
   int64_t end = 0;
@@ -201,13 +190,7 @@ void Scheduler::ReleasePictures(Sequence& sequence, bool all) {
 // The name of a block says which pictures stand in it.
 Hash128 Scheduler::NameWithPictures(const Sequence& sequence, int32_t block, Hash128 name) const {
   if (Planted(PlantedBug::kPicturesUnnamed)) return name;
-  const int32_t first = block * kBlockTokens;
-  const int32_t end = first + kBlockTokens;
-  const std::span<const RequestPicture> all(sequence.request.pictures);
-  for (auto one = FirstBehind(all, first); one != all.end() && one->begin < end; ++one) {
-    name = prefix_.WithPicture(name, one->begin - first, one->hash);
-  }
-  return name;
+  return NamePictures(prefix_.names(), sequence.request.pictures, block, name);
 }
 
 }  // namespace baltoro
