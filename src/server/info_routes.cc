@@ -45,10 +45,9 @@ void Server::Load(HttpRequest /*request*/, Reply reply) {
 }
 
 void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
-  if (const auto stats = engine_.stats()) metrics_->Update(*stats);
+  (void)UpdateMetrics();
   metrics_->UpdateDoor(
-      {.serving = Serving(),
-       .held_bodies = http_->held_body_bytes(),
+      {.held_bodies = http_->held_body_bytes(),
        .held_answers = http_->held_answer_bytes(),
        .log_drops = LogDropsOfProcess(),
        .process = UseOfProcess(),
