@@ -98,8 +98,14 @@ Status PlaceInReplica(const ServeOptions& options, EngineConfig& config) {
 
 }  // namespace
 
-Status CheckGpusOfNode(const EngineConfig& config) {
+Status CheckGpusOfNode(const EngineConfig& config, int32_t replicas) {
   const int32_t ranks = config.tensor_parallel_size * config.pipeline_parallel_size;
+  if (config.device == "cuda" && replicas > 1) {
+    const Status all = CheckGpus(ranks * replicas);
+    if (all.ok()) return {};
+    return InvalidArgument(fmt::format("{} replicas of {} GPUs each are too many: {}", replicas,
+                                       ranks, all.message()));
+  }
   if (config.device != "cuda" || config.nodes > 1 || ranks == 1) return {};
   const Status all = CheckGpus(ranks);
   if (all.ok()) return {};

@@ -22,6 +22,7 @@
 #include "model_location.h"
 #include "model_text.h"
 #include "pull/http_session.h"
+#include "replicas.h"
 #include "server/server.h"
 #include "stop_signal.h"
 #include "traces/exporter.h"
@@ -71,6 +72,8 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.tool_parser = options.tool_call_parser != "none";
   config.normalise_tool_call_ids = options.normalise_tool_call_ids;
   config.enable_prefix_caching = options.enable_prefix_caching;
+  config.replicas = options.replicas.here;
+  config.first_replica = options.replicas.first;
   config.drafts_max = options.speculation.drafts;
   config.gpu_memory_utilization = options.gpu_memory_utilization;
   config.request_id_headers = options.enable_request_id_headers;
@@ -266,12 +269,13 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
-          : StartEngineProcess(engine_config, program, options.engine_restart_timeout,
-                               server->sink(), ProgressLog());
+          : StartReplicas(options.replicas, engine_config, program, options.engine_restart_timeout,
+                          server->sink(), ProgressLog());
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
   server->SetEngine(engine.get());
-  BT_LOG(Info, "Engine ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens as {}",
+  BT_LOG(Info, "{} ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens as {}",
+         options.replicas.here > 1 ? fmt::format("{} replicas", options.replicas.here) : "Engine",
          clock.Now() - start, engine->info().model_type, engine->info().max_model_len,
          engine->info().kv_cache_tokens, engine->info().kv_cache_dtype);
   stop.Accept();
@@ -312,10 +316,11 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   EngineConfig& config = launch.engine;
   LogFlags(options, launch.plan);
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, config));
-  BT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                      StartEngineProcess(
-                          config, program, options.engine_restart_timeout,
-                          [](const std::vector<TokenEvent>&) {}, ProgressLog()));
+  BT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Engine> engine,
+      StartEngineProcess(
+          config, {.program = program, .restart_timeout = options.engine_restart_timeout},
+          [](const std::vector<TokenEvent>&) {}, ProgressLog()));
   BT_LOG(Info, "Ready: node {} of {}, with the head at {}:{}", config.node_rank, config.nodes,
          config.master_addr, config.master_port);
   while (engine->end().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(100));

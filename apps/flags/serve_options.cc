@@ -137,6 +137,11 @@ Status FillNodes(const FlagReader& flags, const Environment& environment, ServeO
   flags.Get("headless", options.headless);
   flags.Get("cluster-key-file", options.cluster_key_file);
   flags.Get("head-timeout", options.head_timeout);
+  BT_ASSIGN_OR_RETURN(options.replicas, ReadReplicas(flags));
+  if (options.replicas.here > 1 && options.engine_in_process) {
+    return InvalidArgument(
+        "--engine-in-process has one engine; leave it out with --data-parallel-size");
+  }
   const NodeOptions& nodes = options.nodes;
   if (nodes.nodes > 1 && options.engine_in_process) {
     return InvalidArgument("--engine-in-process serves one node; leave it out with --nnodes");

@@ -18,6 +18,7 @@
 #include "flags/node_options.h"
 #include "flags/parse.h"
 #include "flags/profiler_options.h"
+#include "flags/replica_options.h"
 #include "flags/trace_options.h"
 #include "net/tls.h"
 
@@ -100,6 +101,7 @@ struct ServeOptions {
   GraphOptions graphs;           // on a GPU
   bool async_scheduling = true;  // on a GPU
   int tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
+  ReplicaOptions replicas;
   NodeOptions nodes;
   bool headless = false;         // of every node but the head
   std::string cluster_key_file;  // of the command line or the environment

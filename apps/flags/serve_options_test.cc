@@ -194,12 +194,11 @@ TEST(ServeOptionsTest, UsageErrorsPrintTheUsageAndEndWithTwo) {
 }
 
 TEST(ServeOptionsTest, WhatIsNotThereStopsTheStartWithASentenceForEach) {
-  const Ending ending = End({"/m", "-dp", "8", "--kv-transfer-config", R"({"kv_role":"both"})"});
+  const Ending ending = End({"/m", "-pcp", "8", "--kv-transfer-config", R"({"kv_role":"both"})"});
   EXPECT_EQ(ending.exit_code, 1);
   EXPECT_EQ(ending.err,
-            "baltoro serve: --data-parallel-size 8 is not available yet in this version: data "
-            "parallelism; give one replica all GPUs instead: --tensor-parallel-size 8, with "
-            "--pipeline-parallel-size and -dcp 8 for more (docs/layouts.md)\n"
+            "baltoro serve: --prefill-context-parallel-size 8 is not available yet in this "
+            "version: prefill-context parallelism; leave it out, or give 1\n"
             "baltoro serve: --kv-transfer-config is not available yet in this version: prefill and "
             "decode on different servers; leave it out: every server computes prompts and "
             "answers\n");

@@ -50,9 +50,10 @@ struct EngineMetrics::State {
 
   State(prometheus::Registry& all, const MetricsShape& shape, int32_t replica)
       : registry(all),
-        labels{{"model_name", shape.model_name}, {"engine", std::to_string(replica)}},
+        labels{{"model_name", shape.model_name},
+               {"engine", std::to_string(shape.first_replica + replica)}},
         token_counts(Decades(shape.max_model_len)),
-        log(AddLog(all, EngineProcessName(replica, shape.replicas))) {
+        log(AddLog(all, EngineProcessName(shape, replica))) {
     if (shape.drafts_max > 0) drafts.emplace(*this, shape.drafts_max);
   }
 

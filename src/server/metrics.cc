@@ -43,8 +43,9 @@ constexpr std::pair<Rejection, const char*> kRejections[] = {
 
 }  // namespace
 
-std::string EngineProcessName(int32_t replica, int32_t replicas) {
-  return replicas > 1 ? fmt::format("EngineCore_DP{}", replica) : "EngineCore";
+std::string EngineProcessName(const MetricsShape& shape, int32_t replica) {
+  if (shape.replicas == 1) return "EngineCore";
+  return fmt::format("EngineCore_DP{}", shape.first_replica + replica);
 }
 
 struct Metrics::State {
@@ -52,7 +53,8 @@ struct Metrics::State {
   Labels labels;
 
   explicit State(const MetricsShape& of)
-      : labels{{"model_name", of.model_name}, {"engine", "0"}}, shape(of) {
+      : labels{{"model_name", of.model_name}, {"engine", std::to_string(of.first_replica)}},
+        shape(of) {
     for (int32_t replica = 0; replica < shape.replicas; ++replica) {
       engines.push_back(std::make_unique<EngineMetrics>(registry, shape, replica));
     }
@@ -174,7 +176,7 @@ std::string Metrics::Scrape() const {
     const std::lock_guard lock(state_->update_mutex);
     std::vector<NamedProcess> processes = {{"APIServer", state_->door}};
     for (size_t i = 0; i < state_->engines.size(); ++i) {
-      processes.push_back({EngineProcessName(static_cast<int32_t>(i), state_->shape.replicas),
+      processes.push_back({EngineProcessName(state_->shape, static_cast<int32_t>(i)),
                            state_->engines[i]->last().process});
     }
     std::ranges::move(ProcessFamilies(processes), std::back_inserter(families));

@@ -69,12 +69,13 @@ enum class Rejection {
 struct MetricsShape {
   std::string model_name;
   int64_t max_model_len = 0;
-  int32_t drafts_max = 0;  // that a step verifies of a request; 0: none, nor their metrics
-  int32_t replicas = 1;    // engines, each with the label of its number
+  int32_t drafts_max = 0;     // that a step verifies of a request; 0: none, nor their metrics
+  int32_t replicas = 1;       // engines, each with the label of its number
+  int32_t first_replica = 0;  // the number of the first
 };
 
-// How the process of an engine is called, in logs and labels, as in vLLM.
-std::string EngineProcessName(int32_t replica, int32_t replicas);
+// How the process of the `replica`th engine is called, in logs and labels, as in vLLM.
+std::string EngineProcessName(const MetricsShape& shape, int32_t replica);
 
 class EngineMetrics;
 

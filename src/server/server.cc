@@ -68,7 +68,8 @@ Server::Server(ServerConfig config,
       metrics_(std::make_unique<Metrics>(MetricsShape{.model_name = names_.first(),
                                                       .max_model_len = 1 << 20,
                                                       .drafts_max = config_.drafts_max,
-                                                      .replicas = config_.replicas})),
+                                                      .replicas = config_.replicas,
+                                                      .first_replica = config_.first_replica})),
       name_salt_(std::random_device()() * kGolden),
       started_unix_(UnixNow()),
       workers_(std::make_unique<JobPool>(config_.preparing)),
@@ -162,7 +163,8 @@ std::vector<std::string> Server::Tick() {
     const bool restarted = stats.generation_tokens < logged_[i].generation_tokens;
     const EngineStats before = restarted ? EngineStats{} : logged_[i];
     logged_[i] = stats;
-    std::ranges::move(StatsLines(i, before, stats, config_.drafts_max, elapsed),
+    std::ranges::move(StatsLines(static_cast<size_t>(config_.first_replica) + i, before, stats,
+                                 config_.drafts_max, elapsed),
                       std::back_inserter(lines));
   }
   return lines;

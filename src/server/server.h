@@ -63,6 +63,7 @@ struct ServerConfig {
   bool normalise_tool_call_ids = true;  // those of earlier turns, before the template sees them
   bool enable_prefix_caching = true;
   int32_t replicas = 1;                 // that the engine has
+  int32_t first_replica = 0;            // what clients and metrics call the first of them
   int32_t drafts_max = 0;               // that a step verifies of a request; 0: no speculation
   double gpu_memory_utilization = 0.9;  // shown, as is the line above
   bool request_id_headers = false;
@@ -245,6 +246,7 @@ class Server {
   std::optional<ApiError> ConstrainConversation(const ChatRequest& chat,
                                                 bool reasoning,
                                                 Prepared& out) const;
+  std::optional<ApiError> ReadReplica(const HttpRequest& request, int32_t& replica) const;
   std::string AnswerId(std::string_view prefix,
                        const HttpRequest& request,
                        const GenerationFields& fields);
