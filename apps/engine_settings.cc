@@ -144,6 +144,7 @@ RunFacts FactsOf(const ServeOptions& options, const EngineConfig& config, DType 
           .pipeline = config.pipeline_parallel_size,
           .nodes = config.nodes,
           .node = config.node_rank,
+          .replicas = options.replicas.total,
           .in_process = options.engine_in_process,
           .whole_experts = config.enable_expert_parallel,
           .kv_bytes = config.kv_cache_bytes > 0,

@@ -67,7 +67,10 @@ std::string DoorOf(const ServeOptions& o) {
                      o.normalise_tool_call_ids,
                      o.media.pictures_max,
                      o.engine_in_process,
-                     o.headless};
+                     o.headless,
+                     o.replicas.total,
+                     o.replicas.first,
+                     o.replicas.here};
   return door.dump();
 }
 

@@ -3,14 +3,6 @@
 #include <fmt/format.h>
 
 namespace baltoro {
-namespace {
-
-Status NotYet(const char* what) {
-  return InvalidArgument(fmt::format("{} is not available yet in this version", what));
-}
-
-}  // namespace
-
 Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
   const auto number = [&](const char* name, int64_t otherwise) {
     return static_cast<int32_t>(flags.Number(name, otherwise));
@@ -47,22 +39,38 @@ Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
                     ranked ? "--data-parallel-rank" : "--data-parallel-start-rank", out.first,
                     out.first + out.here - 1, out.total));
   }
-  if (out.total == 1) return out;
-  // Servers of their own, each with some of the replicas, need nothing of each other.
-  const bool own_door = ranked || started || flags.Is("data-parallel-hybrid-lb");
-  if (flags.Is("headless") || out.here == 0 || (out.here < out.total && !own_door)) {
-    return NotYet(
-        "one web server over replicas of several nodes (--data-parallel-size-local, --headless); "
-        "give each node a web server for its own: --data-parallel-hybrid-lb and "
-        "--data-parallel-start-rank");
+  return out;
+}
+
+std::vector<std::string> MissingOfReplicas(const FlagReader& flags,
+                                           const ReplicaOptions& replicas) {
+  constexpr const char* kNotYet = "is not available yet in this version";
+  std::vector<std::string> out;
+  if (replicas.total == 1) return out;
+  const bool own_door = flags.Has("data-parallel-rank") || flags.Has("data-parallel-start-rank") ||
+                        flags.Is("data-parallel-hybrid-lb");
+  if (flags.Is("headless")) {
+    out.push_back(fmt::format(
+        "--headless {}: replicas on nodes without a web server; give each node one for its own "
+        "replicas, with --data-parallel-hybrid-lb and --data-parallel-start-rank {}",
+        kNotYet, replicas.first));
+  } else if (replicas.here == 0 || (replicas.here < replicas.total && !own_door)) {
+    out.push_back(fmt::format(
+        "--data-parallel-size-local {} {}: replicas on nodes without a web server; give each node "
+        "one for its own replicas, with --data-parallel-hybrid-lb",
+        replicas.here, kNotYet));
   }
   if (flags.Is("enable-expert-parallel")) {
-    return NotYet(
-        "--enable-expert-parallel over replicas, which share their experts; leave out one of it "
-        "and --data-parallel-size");
+    out.push_back(fmt::format(
+        "--enable-expert-parallel {}: experts shared by replicas; leave it out, so that each "
+        "replica has all experts, or leave out --data-parallel-size",
+        kNotYet));
   }
-  if (number("nnodes", 1) > 1) {
-    return NotYet("--data-parallel-size with --nnodes; give each node replicas of its own");
+  if (flags.Number("nnodes", 1) > 1) {
+    out.push_back(fmt::format(
+        "--nnodes {} {}: several replicas over several nodes each; leave out one of it and "
+        "--data-parallel-size",
+        flags.Number("nnodes", 1), kNotYet));
   }
   return out;
 }

@@ -3,6 +3,8 @@
 // Data parallelism: how many replicas of the model there are, and which of them this server has.
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "flags/flag_reader.h"
@@ -15,7 +17,10 @@ struct ReplicaOptions {
   int32_t here = 1;   // that this server has
 };
 
-// The error names the flags that contradict each other, or that ask for what is not there.
+// The error names the flags that contradict each other.
 Result<ReplicaOptions> ReadReplicas(const FlagReader& flags);
+
+// A sentence for each thing that these flags ask for together and that is not there yet.
+std::vector<std::string> MissingOfReplicas(const FlagReader& flags, const ReplicaOptions& replicas);
 
 }  // namespace baltoro

@@ -137,7 +137,6 @@ Status FillNodes(const FlagReader& flags, const Environment& environment, ServeO
   flags.Get("headless", options.headless);
   flags.Get("cluster-key-file", options.cluster_key_file);
   flags.Get("head-timeout", options.head_timeout);
-  BT_ASSIGN_OR_RETURN(options.replicas, ReadReplicas(flags));
   if (options.replicas.here > 1 && options.engine_in_process) {
     return InvalidArgument(
         "--engine-in-process has one engine; leave it out with --data-parallel-size");
@@ -253,7 +252,11 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   if (const Status checked = CheckServeFlags(flags); !checked.ok()) {
     return UsageError(table, checked.message());
   }
-  const Availability availability = Judge(table, flags);
+  Availability availability = Judge(table, flags);
+  const Result<ReplicaOptions> replicas = ReadReplicas(reader);  // as checked above
+  for (std::string& line : MissingOfReplicas(reader, replicas.value())) {
+    availability.refusals.push_back(std::move(line));
+  }
   if (!availability.refusals.empty()) return Refusal(table, availability);
 
   ServeOptions options;
@@ -266,6 +269,7 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   FillModel(reader, options);
   FillDoor(reader, options);
   FillEngine(reader, options);
+  options.replicas = replicas.value();
   if (const Status nodes = FillNodes(reader, environment, options); !nodes.ok()) {
     return UsageError(table, nodes.message());
   }
