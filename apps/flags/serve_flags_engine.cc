@@ -149,9 +149,11 @@ constexpr FlagSpec kMultiModalFlags[] = {
      .kind = kString,
      .initial = "weights",
      .choices = "weights|data",
-     .state = kNoEffectHere,
-     .reason = "each rank of the first stage encodes every picture",
-     .help = "Vision tower in slices (weights) or images shared out (data)."},
+     .idle = &kOneTensorRank,
+     .idle_reason = "one tensor rank has the whole encoder and all pictures",
+     .help = "How tensor ranks encode pictures: each with some heads and columns of the encoder "
+             "(weights; where heads cannot be divided and the flag is not given, data), or each "
+             "with all of it and some of the pictures (data)."},
     {.name = "mm-encoder-only",
      .kind = kBool,
      .initial = "false",
@@ -225,7 +227,7 @@ constexpr FlagSpec kMultiModalFlags[] = {
      .kind = kBool,
      .initial = "false",
      .state = kNoEffectHere,
-     .reason = "images are not served yet",
+     .reason = "room is always left for the largest picture",
      .help = "Reserves no memory for images."},
     {.name = "video-pruning-rate",
      .kind = kFloat,

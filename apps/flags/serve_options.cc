@@ -174,6 +174,9 @@ Status FillGraphs(const FlagReader& flags, ServeOptions& options) {
   flags.Get("deterministic", options.deterministic);
   flags.Get("language-model-only", options.language_model_only);
   flags.Get("mm-processor-cache-gb", options.picture_cache_gib);
+  if (flags.Has("mm-encoder-tp-mode")) {
+    flags.Get("mm-encoder-tp-mode", options.mm_encoder_tp_mode);
+  }
   flags.Get("target-step-ms", options.target_step_ms);
   if (options.deterministic && options.target_step_ms > 0) {
     options.notices.push_back(

@@ -34,7 +34,7 @@ void CutOne(const Rgb& picture, int left, int top, int patch, uint8_t* out) {
 PictureHash HashPatches(const PictureRules& rules, const PicturePatches& patches) {
   static_assert(std::endian::native == std::endian::little);
   // Every number has its width, so no two pictures write the same bytes in another way.
-  std::array<uint8_t, 64> head = {};
+  std::array<uint8_t, 96> head = {};
   size_t at = 0;
   const auto put = [&](const auto& value) {
     std::memcpy(head.data() + at, &value, sizeof(value));

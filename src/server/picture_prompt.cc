@@ -32,7 +32,10 @@ std::optional<ApiError> Server::CheckPictures(const ChatRequest& chat) const {
   const std::string& first = chat.pictures.front().place;
   const auto info = engine_.info();
   if (info && info->picture_tokens_max == 0) {
-    return BadPlace(first, "this model reads text only, as it is served here");
+    return BadPlace(first,
+                    info->no_pictures.empty()
+                        ? "this model reads text only: it has no encoder of pictures"
+                        : "this model reads text only, as it is served here: " + info->no_pictures);
   }
   if (pictures_ == nullptr || !tokenizer_->SpecialId(kPlaceholder)) {
     return BadPlace(first, "this model reads text only: it has no encoder of pictures");
