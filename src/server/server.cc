@@ -93,6 +93,10 @@ void Server::SetEngine(Engine* engine) {
                               .memory_utilization = config_.gpu_memory_utilization});
   }
   engine_.Set(engine);
+  if (engine == nullptr || pictures_ == nullptr) return;
+  if (engine->info().picture_tokens_max == 0 || pictures_->config().count_max == 0) return;
+  const Status started = pictures_->StartDecoder();
+  if (!started.ok()) BT_LOG(Error, "Pictures are refused for now: {}", started.message());
 }
 
 std::vector<std::string> Server::Tick() {
