@@ -222,6 +222,14 @@ Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
 Status FillMedia(const FlagReader& flags, ServeOptions& options) {
   Json limits = Json::object();
   flags.Get("limit-mm-per-prompt", limits);
+  if (flags.Has("allowed-local-media-path")) {
+    flags.Get("allowed-local-media-path", options.media.folder);
+  }
+  if (flags.Has("allowed-media-domains")) {
+    std::vector<std::string> hosts;
+    flags.Get("allowed-media-domains", hosts);
+    BT_RETURN_IF_ERROR(ReadMediaHosts(hosts, options.media));
+  }
   return ReadMediaLimits(limits, options.notices, options.media);
 }
 

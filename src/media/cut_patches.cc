@@ -66,10 +66,12 @@ PictureHash HashPatches(const PictureRules& rules, const PicturePatches& patches
 
 Result<PicturePatches> CutPatches(Rgb picture, const PictureRules& rules) {
   const PictureFit fit = FitPicture(picture.width, picture.height, rules);
+  const int64_t pixels = int64_t{picture.width} * picture.height;
   BT_ASSIGN_OR_RETURN(const Rgb scaled, ResampleBicubic(std::move(picture), fit.width, fit.height));
   PicturePatches out{.grid_height = fit.grid_height,
                      .grid_width = fit.grid_width,
-                     .tokens = static_cast<int>(fit.tokens(rules))};
+                     .tokens = static_cast<int>(fit.tokens(rules)),
+                     .pixels = pixels};
   const size_t patch_bytes = size_t{3} * rules.patch * rules.patch;
   out.size = static_cast<size_t>(fit.patches()) * patch_bytes;
   BT_ASSIGN_OR_RETURN(out.bytes, PixelBuffer::Make(out.size));

@@ -40,7 +40,7 @@ Json UserMessage(std::vector<Json> parts) {
 // One whose Read waits until it is let go.
 class SlowSource final : public MediaSource {
  public:
-  Result<std::string> Read(const std::string& url) override {
+  Result<std::string> Read(const std::string& url, const MediaBounds&) override {
     asked.release();
     let_go.acquire();
     if (url.ends_with("none")) return InvalidArgument("there is none");
@@ -54,6 +54,7 @@ class PicturePromptTest : public test::ServerFixture {
  protected:
   static ServerConfig PictureServer(PictureConfig pictures = {}) {
     ServerConfig config = DefaultConfig();
+    pictures.decoder = {BT_PICTURE_WORKER, "work"};
     config.pictures = std::move(pictures);
     return config;
   }
