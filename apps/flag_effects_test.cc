@@ -148,6 +148,7 @@ class Values {
         }
         return {name, "/somewhere"};
       case ValueKind::kStrings:
+      case ValueKind::kEach:
         return {name, "a"};
       case ValueKind::kJsonObject:
         return {name, R"({"a":1})"};

@@ -499,5 +499,30 @@ TEST_F(PicturePromptTest, WhoLeavesMeanwhileIsNotServed) {
   EXPECT_EQ(engine_->submitted().size(), 1u);
 }
 
+TEST_F(PicturePromptTest, ServerInfoSaysWhatARequestMayHold) {
+  ServerConfig config = PictureServer({.rules = {}, .count_max = 3, .bytes_max = 5000});
+  config.http.limits.body_bytes = 4000;
+  StartWithPictures(config);
+
+  const Json facts = Get("/server_info").json()["pictures"];
+
+  EXPECT_EQ(facts["count_max"], 3);
+  EXPECT_EQ(facts["file_bytes_max"], PictureLimits().bytes_max);
+  EXPECT_EQ(facts["files_bytes_max"], 5000);
+  EXPECT_EQ(facts["body_bytes_max"], 4000);
+  EXPECT_EQ(facts["side_max"], PictureLimits().side_max);
+}
+
+TEST_F(PicturePromptTest, ServerInfoSaysThatThereAreNone) {
+  StartWithPictures(PictureServer({.rules = {}, .count_max = 0}));
+  EXPECT_TRUE(Get("/server_info").json().at("pictures").is_null());
+  ServerConfig texts = PictureServer();
+  texts.content_as_string = true;
+  StartWithPictures(texts);
+  EXPECT_TRUE(Get("/server_info").json().at("pictures").is_null());
+  StartWithPictures(PictureServer(), 0);
+  EXPECT_TRUE(Get("/server_info").json().at("pictures").is_null());
+}
+
 }  // namespace
 }  // namespace baltoro
