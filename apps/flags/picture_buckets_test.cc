@@ -18,7 +18,7 @@ TEST(PictureBucketsTest, SharesAreMadeToHaveTheSumOne) {
 TEST(PictureBucketsTest, KeysMayBeTextAndASizeWithoutAShareMayBeAnything) {
   const auto read = ParsePictureBuckets(R"x({"(28, 28, 1)": 0.5, '(720, 1280, 16)': 0.0})x");
   ASSERT_TRUE(read.ok()) << read.status().message();
-EXPECT_THAT(read.value(), ElementsAre(PictureBucket{28, 28, 1}));
+  EXPECT_THAT(read.value(), ElementsAre(PictureBucket{28, 28, 1}));
 }
 
 TEST(PictureBucketsTest, WhatIsWrongIsNamed) {
