@@ -21,6 +21,7 @@ import shutil
 import sys
 import threading
 import time
+import traceback
 
 import numpy as np
 
@@ -198,10 +199,19 @@ class Rows:
         return (*tensors, int(lengths.max()), int(areas.max()))
 
     def run(self):
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-        while True:
-            self.ready.put(self.batch())
+        try:
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)
+            while True:
+                self.ready.put(self.batch())
+        except Exception as error:  # the trainer ends with it, instead of waiting for a batch
+            self.ready.put(error)
+
+    def next(self):
+        batch = self.ready.get()
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
 
     def stop(self):
         for p in self.processes:
@@ -245,9 +255,16 @@ class Exam:
         self.generator = Generator(model, tokenizer.special["<|im_end|>"])
         self.questions = None
 
-    @torch.no_grad()
     def mark(self, until, failures=0):
-        """Share of right answers per task and tier, or None as long as there are no questions."""
+        """Share of right answers per task and tier, or None as long as there are no questions. Training goes on without it."""
+        try:
+            return self.ask(until, failures)
+        except Exception:
+            traceback.print_exc()
+            return None
+
+    @torch.no_grad()
+    def ask(self, until, failures):
         if self.questions is None:
             if not os.path.exists(self.file):
                 return None
@@ -311,7 +328,7 @@ def main():
     end = started + 60 * args.minutes
     last_step = end - min(20, 0.15 * 60 * args.minutes)  # then saving and the last questions
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda" if cuda else "cpu")
+    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     tokenizer = Tokenizer()
     rows = Rows(args, tokenizer.special["<|media_pad|>"], device)
     guard = threading.Timer(max(1.0, end - time.time() - 1), lambda: (rows.stop(), os._exit(3)))
@@ -365,7 +382,7 @@ def main():
         rate = min(1.0, (step + 1) / args.warm) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * progress)))
         for group, highest in groups:
             group["lr"] = highest * rate
-        batch = rows.ready.get()
+        batch = rows.next()
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=cuda):
             said, shown, read = trainer(batch)
         (said + max(0.1, 1 - 1.5 * progress) * (args.marks * shown + args.words * read)).backward()
