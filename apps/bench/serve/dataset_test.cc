@@ -190,7 +190,7 @@ TEST_F(DatasetTest, HfRowsOfSeveralShapesAndWhatIsNotRead) {
   options_.hf_split = "train";
   EXPECT_THAT(Build().status().message(), HasSubstr("--hf-split"));
   Write("p.parquet", "PAR1");
-  EXPECT_THAT(Build().status().message(), HasSubstr("read_parquet('"));
+  EXPECT_THAT(Build().status().message(), HasSubstr("ParquetFile('"));
   options_.path = "lmarena-ai/VisionArena-Chat";
   EXPECT_THAT(Build().status().message(),
               HasSubstr("`hf download --repo-type dataset lmarena-ai/VisionArena-Chat"));
