@@ -184,7 +184,7 @@ def test_too_much_is_not_taken_and_text_is_served_meanwhile(server, web):
             most.append(resident(server.process.pid))
         assert f"more than {32 * MIB} bytes" in endless.result()
         assert all("in time" in each.result() for each in slow)
-    assert web.sent <= 32 * MIB + 8 * MIB  # what sockets hold
+    assert web.sent <= 64 * MIB  # of an endless answer: the bound, and what sockets hold on both sides
     assert max(most) - before <= 2 * 32 * MIB + 16 * MIB
 
 
