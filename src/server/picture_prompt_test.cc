@@ -500,7 +500,8 @@ TEST_F(PicturePromptTest, WhoLeavesMeanwhileIsNotServed) {
 }
 
 TEST_F(PicturePromptTest, ServerInfoSaysWhatARequestMayHold) {
-  ServerConfig config = PictureServer({.rules = {}, .count_max = 3, .bytes_max = 5000});
+  ServerConfig config =
+      PictureServer({.rules = {}, .decoder = {}, .count_max = 3, .bytes_max = 5000});
   config.http.limits.body_bytes = 4000;
   StartWithPictures(config);
 
@@ -514,7 +515,7 @@ TEST_F(PicturePromptTest, ServerInfoSaysWhatARequestMayHold) {
 }
 
 TEST_F(PicturePromptTest, ServerInfoSaysThatThereAreNone) {
-  StartWithPictures(PictureServer({.rules = {}, .count_max = 0}));
+  StartWithPictures(PictureServer({.rules = {}, .decoder = {}, .count_max = 0}));
   EXPECT_TRUE(Get("/server_info").json().at("pictures").is_null());
   ServerConfig texts = PictureServer();
   texts.content_as_string = true;
