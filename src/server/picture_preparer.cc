@@ -35,9 +35,10 @@ PicturePreparer::PicturePreparer(PictureConfig config, std::shared_ptr<MediaSour
       source_(source != nullptr ? std::move(source) : MakeClosedMediaSource()) {}
 
 Result<std::string> PicturePreparer::ReadBytes(const GivenPicture& picture) const {
-  if (picture.base64) return ReadBase64(picture.text, config_.each.bytes_max);
-  if (HasScheme(picture.text, "data")) return ReadDataUrl(picture.text, config_.each.bytes_max);
-  return source_->Read(picture.text);
+  const std::string& given = picture.given();
+  if (picture.base64) return ReadBase64(given, config_.each.bytes_max);
+  if (HasScheme(given, "data")) return ReadDataUrl(given, config_.each.bytes_max);
+  return source_->Read(given);
 }
 
 Result<RequestPicture> PicturePreparer::Cut(std::string_view bytes,
@@ -78,7 +79,7 @@ std::optional<ApiError> PicturePreparer::Prepare(std::vector<GivenPicture> given
   for (GivenPicture& picture : given) {
     if (unwanted()) return ClientGoneError();
     const Result<std::string> bytes = ReadBytes(picture);
-    picture.text = std::string();  // gives its memory back, which clear() would not
+    picture.Drop();
     if (!bytes.ok()) return ErrorAt(picture.place, bytes.status());
     if (bytes.value().size() > bytes_left) {
       return BadPlace(picture.place,
