@@ -98,8 +98,14 @@ Status PlaceInReplica(const ServeOptions& options, EngineConfig& config) {
 
 }  // namespace
 
-Status CheckGpusOfNode(const EngineConfig& config) {
+Status CheckGpusOfNode(const EngineConfig& config, int32_t replicas) {
   const int32_t ranks = config.tensor_parallel_size * config.pipeline_parallel_size;
+  if (config.device == "cuda" && replicas > 1) {
+    const Status all = CheckGpus(ranks * replicas);
+    if (all.ok()) return {};
+    return InvalidArgument(fmt::format("{} replicas of {} GPUs each are too many: {}", replicas,
+                                       ranks, all.message()));
+  }
   if (config.device != "cuda" || config.nodes > 1 || ranks == 1) return {};
   const Status all = CheckGpus(ranks);
   if (all.ok()) return {};
@@ -138,6 +144,7 @@ RunFacts FactsOf(const ServeOptions& options, const EngineConfig& config, DType 
           .pipeline = config.pipeline_parallel_size,
           .nodes = config.nodes,
           .node = config.node_rank,
+          .replicas = options.replicas.total,
           .in_process = options.engine_in_process,
           .whole_experts = config.enable_expert_parallel,
           .kv_bytes = config.kv_cache_bytes > 0,
@@ -152,7 +159,10 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config) {
     config.tuned_config = usual.tuned_config;
   }
   if (kStepsCannotOverlap.holds(facts)) config.async_scheduling = false;
-  if (kOneTensorRank.holds(facts)) config.enable_expert_parallel = usual.enable_expert_parallel;
+  if (kOneTensorRank.holds(facts)) {
+    config.enable_expert_parallel = usual.enable_expert_parallel;
+    config.mm_encoder_tp_mode = usual.mm_encoder_tp_mode;
+  }
   if (kSlicedExperts.holds(facts)) config.expert_placement = usual.expert_placement;
   if (kRanksExchange.holds(facts)) config.modelled_exchange = usual.modelled_exchange;
   if (kFollows.holds(facts)) config.target_step_ms = usual.target_step_ms;
@@ -217,6 +227,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.target_step_ms = options.target_step_ms;
   config.deterministic = options.deterministic;
   config.language_model_only = options.language_model_only;
+  config.mm_encoder_tp_mode = options.mm_encoder_tp_mode;
   constexpr double kGiB = 1 << 30, kMost = 1024;
   config.picture_cache_bytes =
       static_cast<int64_t>(std::min(options.picture_cache_gib, kMost) * kGiB);

@@ -26,9 +26,9 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config);
 // where it was more.
 std::string LimitLogprobs(int32_t& max_logprobs);
 
-// Where the ranks of one node want more GPUs than there are: kInvalidArgument, with the command of
-// each node that would have enough.
-Status CheckGpusOfNode(const EngineConfig& config);
+// Where the ranks of one node, of all `replicas` there, want more GPUs than there are:
+// kInvalidArgument, with the command of each node that would have enough.
+Status CheckGpusOfNode(const EngineConfig& config, int32_t replicas);
 
 // Up to a MiB, of the file that `flag` names. kInvalidArgument where others may read or write it.
 Result<std::string> ReadSecretFile(const std::string& path, std::string_view flag);

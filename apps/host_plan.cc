@@ -17,6 +17,7 @@
 #include "engine/fixed_steps.h"
 #include "engine/layout_choice.h"
 #include "engine/load_choice.h"
+#include "engine/picture_choice.h"
 #include "engine/stand_in.h"
 #include "engine_settings.h"
 #include "model/weight_count.h"
@@ -103,11 +104,29 @@ Status CountDraft(const EngineConfig& config,
   return {};
 }
 
+// A picture encoder, of which no more need be here than config.json.
+Status CountPictures(const PlannedModel& planned,
+                     const EngineConfig& config,
+                     const K2Config& model,
+                     const BackendChoice& backend,
+                     PlanOptions& options) {
+  BT_ASSIGN_OR_RETURN(const PictureAnswer pictures,
+                      ChoosePictures({.config = config,
+                                      .model_dir = planned.dir,
+                                      .model = model,
+                                      .ops = *backend.ops,
+                                      .gpu = backend.gpu.has_value(),
+                                      .ranks_here = options.layout.ranks() / config.nodes}));
+  if (pictures.choice) options.pictures = pictures.choice->bytes;
+  return {};
+}
+
 Result<MemoryPlan> PlanHost(const PlannedModel& planned,
                             const EngineConfig& config,
                             const BackendChoice& backend,
                             bool here,
-                            double utilisation) {
+                            double utilisation,
+                            int32_t replicas) {
   const DType act = backend.ops->act;
   ModelDescription model = planned.described.value_or(ModelDescription{.name = planned.dir});
   if (!planned.described) {
@@ -127,11 +146,12 @@ Result<MemoryPlan> PlanHost(const PlannedModel& planned,
   if (!planned.described) {
     BT_RETURN_IF_ERROR(CountDraft(config, model.config, backend, options));
   }
+  BT_RETURN_IF_ERROR(CountPictures(planned, config, model.config, backend, options));
   model.plain = PlainForm(act);
-  // The ranks of this node share its memory, where it is a CPU.
+  // The ranks of this node, and its replicas, share its memory, where it is a CPU.
   const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());
   options.device = {.name = "this machine",
-                    .memory_bytes = host_bytes / (options.layout.ranks() / config.nodes),
+                    .memory_bytes = host_bytes / (options.layout.ranks() / config.nodes) / replicas,
                     .gpu = false};
   if (backend.gpu) {
     options.device = {.name = backend.gpu->name, .memory_bytes = backend.gpu->memory_bytes};
@@ -180,14 +200,19 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
     return InvalidArgument(fmt::format("{}", fmt::join(judged.refusals, "\n")));
   }
   HostPlan out{.notices = judged.notices};
+  if (options.replicas.here > 1) {
+    out.notices.push_back(fmt::format(
+        "--data-parallel-size: {} replicas are here, and the plan is that of one of them",
+        options.replicas.here));
+  }
   if (backend.gpu) {
     out.notices.insert(out.notices.end(), options.graphs.notices.begin(),
                        options.graphs.notices.end());
   }
   SettleForRun(facts, config);
-  if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config));
-  BT_ASSIGN_OR_RETURN(
-      out.memory, PlanHost(model, config, backend, /*here=*/!gpu, options.gpu_memory_utilization));
+  if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config, options.replicas.here));
+  BT_ASSIGN_OR_RETURN(out.memory, PlanHost(model, config, backend, /*here=*/!gpu,
+                                           options.gpu_memory_utilization, options.replicas.here));
   if (!Fits(*out.memory)) out.misfit = Misfit(*out.memory, gpu ? "cuda" : options.device);
   return out;
 }

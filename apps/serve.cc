@@ -17,11 +17,14 @@
 #include "engine/engine_process.h"
 #include "engine_main.h"
 #include "engine_settings.h"
+#include "fetch/media_sources.h"
 #include "flags/flag_report.h"
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
+#include "picture_main.h"
 #include "pull/http_session.h"
+#include "replicas.h"
 #include "server/server.h"
 #include "stop_signal.h"
 #include "traces/exporter.h"
@@ -50,7 +53,30 @@ Status ReadApiKeys(const ServeOptions& options, std::vector<std::string>& out) {
   return {};
 }
 
-Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::string& dir) {
+// What the door needs for pictures, where the model takes them and is served with its encoder.
+Status ReadPictures(const ServeOptions& options,
+                    const std::string& program,
+                    const std::string& dir,
+                    ServerConfig& config) {
+  if (options.language_model_only) return {};
+  const Result<PictureRules> rules = ReadPictureRules(dir);
+  if (!rules.ok()) return rules.status().code() == Code::kNotFound ? Status() : rules.status();
+  config.pictures = PictureConfig{.rules = rules.value(),
+                                  .decoder = {program, kPictureSubcommand},
+                                  .count_max = options.media.pictures_max};
+  BT_ASSIGN_OR_RETURN(config.media, OpenMediaSource(options.media));
+  // A URL that is slow keeps a thread from the pictures of others.
+  constexpr size_t kFetchingThreads = 8;
+  if (!options.media.hosts.empty() || options.media.any_public_host) {
+    config.picturing.threads = kFetchingThreads;
+    BT_RETURN_IF_ERROR(StartHttp());
+  }
+  return {};
+}
+
+Result<ServerConfig> MakeServerConfig(const ServeOptions& options,
+                                      const std::string& program,
+                                      const std::string& dir) {
   ServerConfig config;
   config.http.host = options.host;
   config.http.port = options.port;
@@ -71,6 +97,8 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.tool_parser = options.tool_call_parser != "none";
   config.normalise_tool_call_ids = options.normalise_tool_call_ids;
   config.enable_prefix_caching = options.enable_prefix_caching;
+  config.replicas = options.replicas.here;
+  config.first_replica = options.replicas.first;
   config.drafts_max = options.speculation.drafts;
   config.gpu_memory_utilization = options.gpu_memory_utilization;
   config.request_id_headers = options.enable_request_id_headers;
@@ -82,12 +110,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.environment = options.environment;
   config.profile_dir = options.profiler.dir;
   config.profile_gzip = options.profiler.gzip;
-  if (Result<PictureRules> rules = ReadPictureRules(dir); rules.ok()) {
-    config.pictures =
-        PictureConfig{.rules = rules.value(), .count_max = options.media.pictures_max};
-  } else if (rules.status().code() != Code::kNotFound) {
-    return rules.status();
-  }
+  BT_RETURN_IF_ERROR(ReadPictures(options, program, dir, config));
   config.root_path = options.root_path;
   while (config.root_path.ends_with('/')) config.root_path.pop_back();
   config.stats_every = options.log_stats_interval_s;
@@ -110,10 +133,12 @@ std::vector<TokenId> EndTokens(const K2Config& config, const Tokenizer* tokenize
   return {ids.begin(), ids.end()};
 }
 
-Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) {
+Result<DoorParts> OpenDoor(const ServeOptions& options,
+                           const std::string& program,
+                           const std::string& dir) {
   DoorParts door;
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
-  BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, dir));
+  BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, program, dir));
   if (!options.tls.certfile.empty()) {
     BT_ASSIGN_OR_RETURN(door.tls, TlsRefresh::Load(options.tls));
     door.config.http.tls = door.tls->context();
@@ -266,12 +291,13 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
-          : StartEngineProcess(engine_config, program, options.engine_restart_timeout,
-                               server->sink(), ProgressLog());
+          : StartReplicas(options.replicas, engine_config, program, options.engine_restart_timeout,
+                          server->sink(), ProgressLog());
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
   server->SetEngine(engine.get());
-  BT_LOG(Info, "Engine ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens as {}",
+  BT_LOG(Info, "{} ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens as {}",
+         options.replicas.here > 1 ? fmt::format("{} replicas", options.replicas.here) : "Engine",
          clock.Now() - start, engine->info().model_type, engine->info().max_model_len,
          engine->info().kv_cache_tokens, engine->info().kv_cache_dtype);
   stop.Accept();
@@ -312,10 +338,11 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   EngineConfig& config = launch.engine;
   LogFlags(options, launch.plan);
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, config));
-  BT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                      StartEngineProcess(
-                          config, program, options.engine_restart_timeout,
-                          [](const std::vector<TokenEvent>&) {}, ProgressLog()));
+  BT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Engine> engine,
+      StartEngineProcess(
+          config, {.program = program, .restart_timeout = options.engine_restart_timeout},
+          [](const std::vector<TokenEvent>&) {}, ProgressLog()));
   BT_LOG(Info, "Ready: node {} of {}, with the head at {}:{}", config.node_rank, config.nodes,
          config.master_addr, config.master_port);
   while (engine->end().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -333,7 +360,7 @@ Result<Launch> PrepareLaunch(const ServeOptions& options,
   Launch launch;
   const bool has_door = !options.headless && !model.described;
   if (has_door) {
-    BT_ASSIGN_OR_RETURN(launch.door, OpenDoor(options, model.dir));
+    BT_ASSIGN_OR_RETURN(launch.door, OpenDoor(options, program, model.dir));
   }
   BT_ASSIGN_OR_RETURN(launch.engine, MakeEngineConfig(options, model.dir));
   BT_RETURN_IF_ERROR(PlaceDraft(model.dir, program, launch.engine.speculation));

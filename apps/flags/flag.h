@@ -18,6 +18,7 @@ enum class ValueKind {
   kFloat,
   kString,       // one of `choices` where these are given
   kStrings,      // one or more words
+  kEach,         // one word each time that it is given; all of them hold
   kInts,         // one or more integers
   kJsonObject,   // one JSON object, or dotted parts of it (--x.key value)
   kJsonStrings,  // one JSON list of strings
@@ -36,6 +37,7 @@ struct RunFacts {
   bool gpu = false;
   int tensor = 1, pipeline = 1, nodes = 1;
   int node = 0;
+  int replicas = 1;            // on all servers
   bool in_process = false;     // the engine is within the door
   bool whole_experts = false;  // --enable-expert-parallel is asked for
   bool kv_bytes = false;       // the size of the cache is asked for

@@ -24,6 +24,8 @@ inline constexpr Idle kRanksExchange = {
     "with several ranks", [](const RunFacts& facts) { return facts.tensor * facts.pipeline > 1; }};
 inline constexpr Idle kOneNode = {"on one node",
                                   [](const RunFacts& facts) { return facts.nodes == 1; }};
+inline constexpr Idle kOneReplica = {"with one replica",
+                                     [](const RunFacts& facts) { return facts.replicas == 1; }};
 inline constexpr Idle kIsHead = {"on one node, and on the head of several",
                                  [](const RunFacts& facts) { return facts.node == 0; }};
 inline constexpr Idle kFollows = {"on a node that is not the head",

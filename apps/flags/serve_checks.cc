@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "flags/flag_reader.h"
+#include "flags/replica_options.h"
 #include "parallel/nodes.h"
 
 namespace baltoro {
@@ -98,19 +99,7 @@ Status CheckRanks(const FlagReader& flags) {
   const int64_t tp = flags.Number("tensor-parallel-size", 1);
   const int64_t dp = flags.Number("data-parallel-size", 1);
   const int64_t dcp = flags.Number("decode-context-parallel-size", 1);
-  const bool ranked = flags.Has("data-parallel-rank");
-  if (ranked && flags.Has("data-parallel-start-rank")) {
-    return InvalidArgument(
-        "--data-parallel-rank and --data-parallel-start-rank exclude each other");
-  }
-  if (flags.Number("data-parallel-size-local", 1) > dp) {
-    return InvalidArgument(
-        fmt::format("--data-parallel-size-local {} is more than --data-parallel-size {}",
-                    flags.Number("data-parallel-size-local", 1), dp));
-  }
-  if (ranked && flags.Number("data-parallel-size-local", 1) != 1) {
-    return InvalidArgument("--data-parallel-size-local must be 1 with --data-parallel-rank");
-  }
+  BT_RETURN_IF_ERROR(ReadReplicas(flags).status());
   if (tp % dcp != 0) {
     return InvalidArgument(fmt::format(
         "--tensor-parallel-size {} must be divisible by --decode-context-parallel-size {}", tp,

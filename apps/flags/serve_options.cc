@@ -137,6 +137,10 @@ Status FillNodes(const FlagReader& flags, const Environment& environment, ServeO
   flags.Get("headless", options.headless);
   flags.Get("cluster-key-file", options.cluster_key_file);
   flags.Get("head-timeout", options.head_timeout);
+  if (options.replicas.here > 1 && options.engine_in_process) {
+    return InvalidArgument(
+        "--engine-in-process has one engine; leave it out with --data-parallel-size");
+  }
   const NodeOptions& nodes = options.nodes;
   if (nodes.nodes > 1 && options.engine_in_process) {
     return InvalidArgument("--engine-in-process serves one node; leave it out with --nnodes");
@@ -170,6 +174,9 @@ Status FillGraphs(const FlagReader& flags, ServeOptions& options) {
   flags.Get("deterministic", options.deterministic);
   flags.Get("language-model-only", options.language_model_only);
   flags.Get("mm-processor-cache-gb", options.picture_cache_gib);
+  if (flags.Has("mm-encoder-tp-mode")) {
+    flags.Get("mm-encoder-tp-mode", options.mm_encoder_tp_mode);
+  }
   flags.Get("target-step-ms", options.target_step_ms);
   if (options.deterministic && options.target_step_ms > 0) {
     options.notices.push_back(
@@ -215,6 +222,14 @@ Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
 Status FillMedia(const FlagReader& flags, ServeOptions& options) {
   Json limits = Json::object();
   flags.Get("limit-mm-per-prompt", limits);
+  if (flags.Has("allowed-local-media-path")) {
+    flags.Get("allowed-local-media-path", options.media.folder);
+  }
+  if (flags.Has("allowed-media-domains")) {
+    std::vector<std::string> hosts;
+    flags.Get("allowed-media-domains", hosts);
+    BT_RETURN_IF_ERROR(ReadMediaHosts(hosts, options.media));
+  }
   return ReadMediaLimits(limits, options.notices, options.media);
 }
 
@@ -248,7 +263,11 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   if (const Status checked = CheckServeFlags(flags); !checked.ok()) {
     return UsageError(table, checked.message());
   }
-  const Availability availability = Judge(table, flags);
+  Availability availability = Judge(table, flags);
+  const Result<ReplicaOptions> replicas = ReadReplicas(reader);  // as checked above
+  for (std::string& line : MissingOfReplicas(reader, replicas.value())) {
+    availability.refusals.push_back(std::move(line));
+  }
   if (!availability.refusals.empty()) return Refusal(table, availability);
 
   ServeOptions options;
@@ -261,6 +280,7 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   FillModel(reader, options);
   FillDoor(reader, options);
   FillEngine(reader, options);
+  options.replicas = replicas.value();
   if (const Status nodes = FillNodes(reader, environment, options); !nodes.ok()) {
     return UsageError(table, nodes.message());
   }

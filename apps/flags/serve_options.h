@@ -18,6 +18,7 @@
 #include "flags/node_options.h"
 #include "flags/parse.h"
 #include "flags/profiler_options.h"
+#include "flags/replica_options.h"
 #include "flags/trace_options.h"
 #include "net/tls.h"
 
@@ -93,13 +94,15 @@ struct ServeOptions {
   bool deterministic = false;
   bool language_model_only = false;
   double picture_cache_gib = 1;
-  double target_step_ms = -1;  // below 0: by the device; 0: none
-  int cpu_threads = 0;         // 0: one for each core
+  std::string mm_encoder_tp_mode;  // weights or data; empty: not given
+  double target_step_ms = -1;      // below 0: by the device; 0: none
+  int cpu_threads = 0;             // 0: one for each core
   bool engine_in_process = false;
   SpeculationConfig speculation;
   GraphOptions graphs;           // on a GPU
   bool async_scheduling = true;  // on a GPU
   int tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
+  ReplicaOptions replicas;
   NodeOptions nodes;
   bool headless = false;         // of every node but the head
   std::string cluster_key_file;  // of the command line or the environment

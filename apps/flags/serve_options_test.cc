@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <tuple>
 
 #include "flags/environment.h"
@@ -194,12 +195,11 @@ TEST(ServeOptionsTest, UsageErrorsPrintTheUsageAndEndWithTwo) {
 }
 
 TEST(ServeOptionsTest, WhatIsNotThereStopsTheStartWithASentenceForEach) {
-  const Ending ending = End({"/m", "-dp", "8", "--kv-transfer-config", R"({"kv_role":"both"})"});
+  const Ending ending = End({"/m", "-pcp", "8", "--kv-transfer-config", R"({"kv_role":"both"})"});
   EXPECT_EQ(ending.exit_code, 1);
   EXPECT_EQ(ending.err,
-            "baltoro serve: --data-parallel-size 8 is not available yet in this version: data "
-            "parallelism; give one replica all GPUs instead: --tensor-parallel-size 8, with "
-            "--pipeline-parallel-size and -dcp 8 for more (docs/layouts.md)\n"
+            "baltoro serve: --prefill-context-parallel-size 8 is not available yet in this "
+            "version: prefill-context parallelism; leave it out, or give 1\n"
             "baltoro serve: --kv-transfer-config is not available yet in this version: prefill and "
             "decode on different servers; leave it out: every server computes prompts and "
             "answers\n");
@@ -546,6 +546,31 @@ TEST(ServeOptionsTest, OtherVariablesAreNamedOnceForEachKind) {
             "environment: HCCL_BUFFSIZE, TASK_QUEUE_ENABLE, VLLM_ASCEND_ENABLE_MLAPO: settings "
             "of other devices, not used here",
             "environment: VLLM_SOMETHING_NEW: not known, no effect"}));
+}
+
+TEST(ServeOptionsTest, WhatRequestsMayNameIsClosedUntilItIsOpened) {
+  const MediaOptions closed = Accept({}).media;
+  EXPECT_TRUE(closed.hosts.empty() && closed.folder.empty());
+  EXPECT_FALSE(closed.any_public_host || closed.private_hosts);
+  EXPECT_TRUE(closed.redirects);
+  EXPECT_EQ(closed.fetch_seconds_max, 5);
+  const MediaOptions open =
+      Accept({"--allowed-media-domains", "a.example", "*", "--allowed-local-media-path", "/m"},
+             {{"VLLM_MEDIA_EGRESS_BLOCK_PRIVATE", "0"},
+              {"VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0"},
+              {"VLLM_IMAGE_FETCH_TIMEOUT", "2.5"}})
+          .media;
+  EXPECT_EQ(open.hosts, std::vector<std::string>{"a.example"});
+  EXPECT_EQ(open.folder, "/m");
+  EXPECT_TRUE(open.any_public_host && open.private_hosts);
+  EXPECT_FALSE(open.redirects);
+  EXPECT_EQ(open.fetch_seconds_max, 2.5);
+  for (const auto& [name, value] :
+       std::map<std::string, std::string>{{"VLLM_MEDIA_EGRESS_BLOCK_PRIVATE", "no"},
+                                          {"VLLM_MEDIA_URL_ALLOW_REDIRECTS", "2"},
+                                          {"VLLM_IMAGE_FETCH_TIMEOUT", "0"}}) {
+    EXPECT_NE(End({}, {{name, value}}).err.find(name), std::string::npos);
+  }
 }
 
 }  // namespace

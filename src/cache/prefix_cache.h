@@ -1,9 +1,7 @@
 #pragma once
 
-// Which full blocks of which prefixes are in the KV cache. A block is named by a keyed hash of its
-// 64 token ids and of the name of the block before it; the first block's parent is the salt. The
-// hash key is a secret of the process, and the token ids are compared on every hit, so that nobody
-// can make one prefix pass for another.
+// Which full blocks of which prefixes are in the KV cache, by their names (prefix_names.h). The
+// token ids are compared on every hit too, so that nobody can make one prefix pass for another.
 //
 // It owns no block: the BlockPool says who does. A block stays findable after its last owner left,
 // until the pool hands it out again and the scheduler calls Forget(). Because a sequence owns
@@ -13,12 +11,11 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "cache/block_id.h"
-#include "cache/keyed_hash.h"
+#include "cache/prefix_names.h"
 
 namespace baltoro {
 
@@ -26,13 +23,7 @@ class PrefixCache {
  public:
   PrefixCache(const HashKey& secret, int32_t num_blocks);
 
-  // The name above the first block of a prefix under `salt`.
-  Hash128 Root(std::string_view salt) const;
-  // The name of the block of these 64 `tokens` after `parent`.
-  Hash128 Chain(const Hash128& parent, std::span<const int32_t> tokens) const;
-  // That of a block called `name` otherwise, where from token `begin` of it on (below 0: before it)
-  // a picture stands, whose hash this is.
-  Hash128 WithPicture(const Hash128& name, int32_t begin, std::span<const uint8_t, 16> hash) const;
+  const PrefixNames& names() const { return names_; }
 
   // The cached block of that name, if its tokens are these; otherwise BlockId{-1}.
   BlockId Find(const Hash128& name, std::span<const int32_t> tokens) const;
@@ -51,16 +42,12 @@ class PrefixCache {
     Hash128 name;
     bool held = false;
   };
-  struct NameHash {
-    // The name is a keyed hash already.
-    size_t operator()(const Hash128& name) const { return name.low; }
-  };
   std::span<const int32_t> TokensOf(BlockId block) const;
 
-  HashKey secret_;
+  PrefixNames names_;
   std::vector<Entry> entries_;   // [num_blocks]
   std::vector<int32_t> tokens_;  // [num_blocks, 64]
-  std::unordered_map<Hash128, BlockId, NameHash> block_of_;
+  std::unordered_map<Hash128, BlockId, PrefixNameHash> block_of_;
 };
 
 }  // namespace baltoro

@@ -54,7 +54,7 @@ TEST(KeyedHashTest, EqualsOpenSslOnInputsOfEveryTailLength) {
 
 TEST(PrefixCacheTest, FindsABlockByNameAndTokens) {
   PrefixCache cache(kSecret, 4);
-  const Hash128 name = cache.Chain(cache.Root("salt"), Tokens(0));
+  const Hash128 name = cache.names().Chain(cache.names().Root("salt"), Tokens(0));
   ASSERT_TRUE(cache.Insert(name, Tokens(0), BlockId{3}));
 
   EXPECT_EQ(cache.Find(name, Tokens(0)), BlockId{3});
@@ -63,7 +63,7 @@ TEST(PrefixCacheTest, FindsABlockByNameAndTokens) {
 
 TEST(PrefixCacheTest, ANameWithOtherTokensIsNoHit) {
   PrefixCache cache(kSecret, 4);
-  const Hash128 name = cache.Chain(cache.Root(""), Tokens(0));
+  const Hash128 name = cache.names().Chain(cache.names().Root(""), Tokens(0));
   ASSERT_TRUE(cache.Insert(name, Tokens(0), BlockId{0}));
 
   // As if the hash of other tokens collided.
@@ -72,18 +72,18 @@ TEST(PrefixCacheTest, ANameWithOtherTokensIsNoHit) {
 
 TEST(PrefixCacheTest, SaltParentTokensAndSecretAllChangeTheName) {
   PrefixCache cache(kSecret, 4);
-  const Hash128 name = cache.Chain(cache.Root("a"), Tokens(0));
+  const Hash128 name = cache.names().Chain(cache.names().Root("a"), Tokens(0));
 
-  EXPECT_NE(cache.Chain(cache.Root("b"), Tokens(0)), name);
-  EXPECT_NE(cache.Chain(name, Tokens(0)), name);
-  EXPECT_NE(cache.Chain(cache.Root("a"), Tokens(1)), name);
+  EXPECT_NE(cache.names().Chain(cache.names().Root("b"), Tokens(0)), name);
+  EXPECT_NE(cache.names().Chain(name, Tokens(0)), name);
+  EXPECT_NE(cache.names().Chain(cache.names().Root("a"), Tokens(1)), name);
   PrefixCache other({1, 3}, 4);
-  EXPECT_NE(other.Chain(other.Root("a"), Tokens(0)), name);
+  EXPECT_NE(other.names().Chain(other.names().Root("a"), Tokens(0)), name);
 }
 
 TEST(PrefixCacheTest, TheFirstBlockOfANameStays) {
   PrefixCache cache(kSecret, 4);
-  const Hash128 name = cache.Chain(cache.Root(""), Tokens(0));
+  const Hash128 name = cache.names().Chain(cache.names().Root(""), Tokens(0));
   ASSERT_TRUE(cache.Insert(name, Tokens(0), BlockId{0}));
 
   EXPECT_FALSE(cache.Insert(name, Tokens(0), BlockId{1}));
@@ -94,7 +94,7 @@ TEST(PrefixCacheTest, TheFirstBlockOfANameStays) {
 
 TEST(PrefixCacheTest, AForgottenBlockIsGone) {
   PrefixCache cache(kSecret, 4);
-  const Hash128 name = cache.Chain(cache.Root(""), Tokens(0));
+  const Hash128 name = cache.names().Chain(cache.names().Root(""), Tokens(0));
   ASSERT_TRUE(cache.Insert(name, Tokens(0), BlockId{0}));
 
   cache.Forget(BlockId{0});

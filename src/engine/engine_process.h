@@ -2,6 +2,7 @@
 
 // An engine in a process of its own: `program engine --fd N`, started and watched by the door.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -17,13 +18,20 @@ namespace baltoro {
 // one are refused.
 int RunEngineProcess(int fd, const ConstraintFactoryMaker& constraints = nullptr);
 
+struct EngineProcess {
+  std::string program;
+  double restart_timeout =
+      0;                 // seconds without an engine that stays, after which it ends; 0: never
+  int32_t replica = -1;  // its number among several; below 0: there is one
+  std::string visible_devices = {};  // its CUDA_VISIBLE_DEVICES; empty: this process's
+};
+
 // The door's side: starts `program`, waits until the engine is ready or says why it cannot be, and
 // from then on keeps it running. When the process dies, every open request gets a final kLost
-// event, Submit() answers kUnavailable, and a new process is started. After `restart_timeout`
-// seconds without an engine that stays (0: never) that ends, and end() says why.
+// event, Submit() answers kUnavailable, and a new process is started. After `restart_timeout` that
+// ends, and end() says why.
 Result<std::unique_ptr<Engine>> StartEngineProcess(const EngineConfig& config,
-                                                   const std::string& program,
-                                                   double restart_timeout,
+                                                   const EngineProcess& process,
                                                    EventSink sink,
                                                    const LoadProgress& progress);
 

@@ -107,6 +107,9 @@ std::vector<FingerprintEntry> FingerprintOf(const EngineConfig& config,
       Entry("--max-num-batched-tokens", int64_t{config.max_num_batched_tokens}),
       Entry("--enforce-eager", config.enforce_eager),
       Entry("--deterministic", config.deterministic),
+      Entry("--language-model-only", config.language_model_only),
+      Entry("--mm-encoder-tp-mode", config.mm_encoder_tp_mode),
+      Entry("--mm-processor-cache-gb", std::to_string(config.picture_cache_bytes) + " bytes"),
       Entry("--speculative-config", Text(config.speculation)),
       Entry("sizes of recorded steps (--compilation-config)", Text(config.graph_sizes)),
       Entry("--seed", std::to_string(config.seed)),
@@ -125,6 +128,13 @@ Result<std::unique_ptr<NodeWorld>> JoinNodes(const EngineConfig& config,
                       .patience = config.join_timeout};
   BT_ASSIGN_OR_RETURN(const std::string model, HashModel(config.model_dir));
   options.fingerprint.push_back(Entry("model (config.json, sizes of the weight files)", model));
+  // How pixels become numbers.
+  std::string rules = "none";
+  if (const std::string file = config.model_dir + "/preprocessor_config.json"; FileExists(file)) {
+    BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kConfigBytesMax));
+    rules = HashOf(text);
+  }
+  options.fingerprint.push_back(Entry("preprocessor_config.json", rules));
   if (config.speculation.method == DraftMethod::kEagle3) {  // whose layers to tap all ranks follow
     BT_ASSIGN_OR_RETURN(const std::string draft, HashModel(config.speculation.model));
     options.fingerprint.push_back(

@@ -496,19 +496,24 @@ bool RemoteEngine::WaitBeforeRestart() {
 }
 
 Result<std::unique_ptr<Engine>> StartEngineProcess(const EngineConfig& config,
-                                                   const std::string& program,
-                                                   double restart_timeout,
+                                                   const EngineProcess& process,
                                                    EventSink sink,
                                                    const LoadProgress& progress) {
   RemoteEngineOptions options;
-  options.give_up_after = restart_timeout;
+  options.give_up_after = process.restart_timeout;
   // One node's end is every node's, and a start waits for the others some seconds: the pauses
   // between have to be shorter, or they would miss each other.
   if (config.nodes > 1) options.backoff_max = 1;
-  options.command = {program, "engine",      "--fd",
-                     "3",     "--log-level", LogLevelName(CurrentLogLevel())};
+  options.command = {
+      process.program, "engine", "--fd", "3", "--log-level", LogLevelName(CurrentLogLevel())};
   if (CurrentLogFormat() == LogFormat::kJson)
     options.command.insert(options.command.end(), {"--log-format", "json"});
+  if (process.replica >= 0) {
+    options.command.insert(options.command.end(), {"--replica", std::to_string(process.replica)});
+  }
+  if (!process.visible_devices.empty()) {
+    options.command.insert(options.command.end(), {"--visible-devices", process.visible_devices});
+  }
   return RemoteEngine::Start(config, options, std::move(sink), progress);
 }
 

@@ -75,6 +75,7 @@ struct Request {
   uint64_t owner = 0;      // owners share an engine equally
   std::string cache_salt;  // requests share cached prefixes only under equal salts
   SharedBytes constraint;  // serialised token constraint; empty: none
+  int32_t replica = -1;    // that alone may have it; below 0: any
 
   bool operator==(const Request&) const = default;
 };
@@ -98,6 +99,7 @@ using TokenLogprobs = std::vector<TokenLogprob>;
 // reason other than kNone; exactly one such event comes, whatever happens.
 struct TokenEvent {
   RequestId request{};
+  int32_t replica = 0;   // that the request is with
   bool started = false;  // it left the queue for the first time; comes once, before any token, in
                          // an event without tokens
   std::vector<TokenId> tokens;                 // 0..k new output tokens

@@ -191,6 +191,7 @@ void Encode(WireWriter& writer, const Request& request) {
   writer.Put(request.owner);
   writer.PutBytes(request.cache_salt);
   writer.PutBytes(request.constraint.str());
+  writer.Put(request.replica);
 }
 
 Request DecodeRequest(WireReader& reader) {
@@ -210,6 +211,7 @@ Request DecodeRequest(WireReader& reader) {
   request.owner = reader.Get<uint64_t>();
   request.cache_salt = reader.GetBytes();
   request.constraint = reader.GetBytes();
+  request.replica = reader.Get<int32_t>();
   return request;
 }
 

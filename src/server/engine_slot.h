@@ -7,10 +7,16 @@
 #include <optional>
 #include <shared_mutex>
 #include <utility>
+#include <vector>
 
 #include "engine/engine.h"
 
 namespace baltoro {
+
+struct ReplicaState {
+  EngineStats stats;
+  EngineHealth health;
+};
 
 class EngineSlot {
  public:
@@ -49,10 +55,15 @@ class EngineSlot {
     if (engine_ == nullptr) return std::nullopt;
     return engine_->health();
   }
-  std::optional<EngineStats> stats() const {
+  // Of each of its replicas; empty: there is no engine.
+  std::vector<ReplicaState> replicas() const {
     const std::shared_lock lock(mutex_);
-    if (engine_ == nullptr) return std::nullopt;
-    return engine_->stats();
+    std::vector<ReplicaState> out;
+    if (engine_ == nullptr) return out;
+    for (const Engine* replica : engine_->replicas()) {
+      out.push_back({.stats = replica->stats(), .health = replica->health()});
+    }
+    return out;
   }
   // Of the engine, or of the last one; empty before the first.
   std::optional<EngineInfo> info() const {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
 #include <thread>
 
@@ -76,10 +77,15 @@ void Server::Generate(HttpRequest request, Reply reply, Prepare prepare) {
         }
         if (error) return Reject(answer, Rejection::kInvalid, *error);
         prepared->unwanted = nullptr;
+        int32_t replica = -1;
+        if (auto wrong = ReadReplica(asked.http, replica)) {
+          return Reject(answer, Rejection::kInvalid, *wrong);
+        }
         const std::string salt = CacheSaltOf(asked.http);
         for (Request& prompt : prepared->prompts) {
           prompt.cache_salt.insert(0, salt);
           prompt.owner = OwnerOf(asked.http);
+          prompt.replica = replica;
         }
         prepared->io_thread = here;
         Constrain(std::move(answer), std::move(*prepared));
@@ -234,6 +240,22 @@ std::optional<ApiError> Server::ReadBody(Asked& asked, Json& out) {
 std::optional<ApiError> Server::CheckModel(const std::optional<std::string>& name) const {
   if (!name || names_.Knows(*name)) return std::nullopt;
   return NotFoundError("model", fmt::format("The model `{}` does not exist.", *name));
+}
+
+// The header of those who choose a replica themselves, as vLLM's routers do.
+std::optional<ApiError> Server::ReadReplica(const HttpRequest& request, int32_t& replica) const {
+  const std::string_view text = request.Header("x-data-parallel-rank");
+  if (text.empty()) return std::nullopt;
+  int32_t rank = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  const int32_t first = config_.first_replica, last = first + config_.replicas - 1;
+  if (error != std::errc() || end != text.data() + text.size() || rank < first || rank > last) {
+    return BadRequest(
+        "X-data-parallel-rank",
+        fmt::format("X-data-parallel-rank must be a number of a replica, {} to {}", first, last));
+  }
+  if (config_.replicas > 1) replica = rank - first;
+  return std::nullopt;
 }
 
 // The server's own id, with the client's in it when it sent a clean one: never used to find

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "server/engine_metrics.h"
 #include "server/generation_fields.h"
 
 namespace baltoro {
@@ -104,6 +105,7 @@ bool Generation::Submit(const Request& prompt, Choice& choice, int index) {
 void Generation::OnEvent(TokenEvent event, int index) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   if (over_ || choice.done) return;
+  choice.replica = event.replica;
   choice.cached_tokens = std::max<int64_t>(choice.cached_tokens, event.cached_tokens);
   const bool lost = event.finish == FinishReason::kLost;
   if (lost || event.finish == FinishReason::kError) {
@@ -172,9 +174,10 @@ void Generation::ObserveTokens(Choice& choice) {
   const Seconds now = context_.clock->Now();
   if (choice.engine_tokens == 0) {
     choice.first_token = now;
-    context_.metrics->ObserveFirstToken(now - arrival_, choice.prompt_tokens, choice.cached_tokens);
+    context_.metrics->engine(choice.replica)
+        .ObserveFirstToken(now - arrival_, choice.prompt_tokens, choice.cached_tokens);
   } else {
-    context_.metrics->ObserveInterToken(now - choice.last_token);
+    context_.metrics->engine(choice.replica).ObserveInterToken(now - choice.last_token);
   }
   choice.last_token = now;
 }
@@ -233,7 +236,7 @@ void Generation::ObserveEnd(const Choice& choice, std::string_view reason) const
   seen.decode_seconds = choice.last_token - choice.first_token;
   seen.inference_seconds = choice.last_token - begin;
   seen.end_to_end_seconds = now - arrival_;
-  context_.metrics->ObserveFinish(seen);
+  context_.metrics->engine(choice.replica).ObserveFinish(seen);
 }
 
 void Generation::FinishIfAllDone() {
@@ -311,7 +314,9 @@ void Generation::Over() {
     for (size_t j = i; j < i + n; ++j) {
       longest = std::max(longest, choices_[j].state.completion_tokens);
     }
-    if (choices_[i].submitted) context_.metrics->ObservePrompt(options_.n, longest);
+    if (choices_[i].submitted) {
+      context_.metrics->engine(choices_[i].replica).ObservePrompt(options_.n, longest);
+    }
   }
 }
 

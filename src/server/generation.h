@@ -87,6 +87,7 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
     ChoiceState state;
     ChoiceText text;
     RequestId id{};
+    int32_t replica = 0;  // that the newest event came from
     bool submitted = false;
     bool done = false;   // its part of the answer is complete
     bool began = false;  // something of it was streamed

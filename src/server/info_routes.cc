@@ -45,10 +45,9 @@ void Server::Load(HttpRequest /*request*/, Reply reply) {
 }
 
 void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
-  if (const auto stats = engine_.stats()) metrics_->Update(*stats);
+  (void)UpdateMetrics();
   metrics_->UpdateDoor(
-      {.serving = Serving(),
-       .held_bodies = http_->held_body_bytes(),
+      {.held_bodies = http_->held_body_bytes(),
        .held_answers = http_->held_answer_bytes(),
        .log_drops = LogDropsOfProcess(),
        .process = UseOfProcess(),
@@ -80,6 +79,7 @@ Json Server::Info() const {
           {"started", started_unix_},
           {"prefix_caching", config_.enable_prefix_caching},
           {"engine", engine},
+          {"pictures", PictureFacts()},
           {"plan", config_.plan}};
 }
 

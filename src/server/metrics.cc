@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "server/engine_metrics.h"
 #include "server/metric_buckets.h"
+#include "server/metric_follower.h"
 #include "server/process_metrics.h"
 
 namespace baltoro {
@@ -39,29 +41,24 @@ constexpr std::pair<Rejection, const char*> kRejections[] = {
     {Rejection::kEngine, "engine"},
 };
 
-// A counter that follows an engine's own count, which starts again at zero when the engine does.
-class Follower {
- public:
-  explicit Follower(prometheus::Counter& counter) : counter_(&counter) {}
-  void Follow(uint64_t value) { Follow(static_cast<double>(value)); }
-  void Follow(double value) {
-    if (value < last_) last_ = 0;
-    counter_->Increment(value - last_);
-    last_ = value;
-  }
-
- private:
-  prometheus::Counter* counter_;
-  double last_ = 0;
-};
-
 }  // namespace
+
+std::string EngineProcessName(const MetricsShape& shape, int32_t replica) {
+  if (shape.replicas == 1) return "EngineCore";
+  return fmt::format("EngineCore_DP{}", shape.first_replica + replica);
+}
 
 struct Metrics::State {
   prometheus::Registry registry;
   Labels labels;
 
-  void ObserveSteps(const EngineStats& stats);
+  explicit State(const MetricsShape& of)
+      : labels{{"model_name", of.model_name}, {"engine", std::to_string(of.first_replica)}},
+        shape(of) {
+    for (int32_t replica = 0; replica < shape.replicas; ++replica) {
+      engines.push_back(std::make_unique<EngineMetrics>(registry, shape, replica));
+    }
+  }
 
   prometheus::Gauge& AddGauge(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
@@ -69,112 +66,15 @@ struct Metrics::State {
   prometheus::Counter& AddCounter(const char* name, const char* help) {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
   }
-  prometheus::Histogram& AddHistogram(const char* name, const char* help, const Buckets& buckets) {
-    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(labels,
-                                                                                     buckets);
-  }
 
-  prometheus::Counter& AddSource(const char* source) {
-    Labels with_source = labels;
-    with_source["source"] = source;
-    return prometheus::BuildCounter()
-        .Name("vllm:prompt_tokens_by_source_total")
-        .Help("Prompt tokens by where their keys and values came from.")
-        .Register(registry)
-        .Add(with_source);
-  }
-
-  struct LogFollower {
-    Follower unread, limited;
-    void Follow(const LogDrops& drops) {
-      unread.Follow(drops.unread);
-      limited.Follow(drops.limited);
-    }
-  };
-  LogFollower AddLog(const char* process) {
-    auto& family = prometheus::BuildCounter()
-                       .Name("baltoro:log_lines_dropped_total")
-                       .Help("Lines left out of the log: nobody read it, or a limit of rate.")
-                       .Register(registry);
-    return {.unread = Follower(family.Add({{"process", process}, {"reason", "unread"}})),
-            .limited = Follower(family.Add({{"process", process}, {"reason", "limited"}}))};
-  }
-
-  State(const std::string& model, int64_t max_model_len, int32_t drafts_max)
-      : labels{{"model_name", model}, {"engine", "0"}}, token_counts(Decades(max_model_len)) {
-    if (drafts_max > 0) drafts.emplace(*this, drafts_max);
-  }
-
-  // There where drafts are, as in vLLM.
-  struct DraftFollower {
-    Follower drafts, tokens, accepted;
-    std::vector<Follower> accepted_at;
-    prometheus::Gauge& wanted;
-
-    DraftFollower(State& state, int32_t drafts_max)
-        : drafts(state.AddCounter("vllm:spec_decode_num_drafts_total",
-                                  "Times that drafts of a request were verified.")),
-          tokens(state.AddCounter("vllm:spec_decode_num_draft_tokens_total",
-                                  "Tokens of drafts that were verified.")),
-          accepted(state.AddCounter("vllm:spec_decode_num_accepted_tokens_total",
-                                    "Tokens of drafts that were accepted.")),
-          wanted(state.AddGauge("baltoro:spec_decode_wanted_tokens",
-                                "Tokens of drafts that the newest step asked for, of a request.")) {
-      auto& family = prometheus::BuildCounter()
-                         .Name("vllm:spec_decode_num_accepted_tokens_per_pos_total")
-                         .Help("Tokens of drafts that were accepted, by their place in the draft.")
-                         .Register(state.registry);
-      for (int32_t at = 0; at < drafts_max; ++at) {
-        Labels of = state.labels;
-        of["position"] = std::to_string(at);
-        accepted_at.emplace_back(family.Add(of));
-      }
-    }
-    void Follow(const DraftStats& stats, int32_t wanted_now) {
-      wanted.Set(wanted_now);
-      drafts.Follow(stats.drafts);
-      tokens.Follow(stats.draft_tokens);
-      accepted.Follow(stats.accepted_tokens);
-      for (size_t at = 0; at < accepted_at.size(); ++at) {
-        accepted_at[at].Follow(stats.accepted_at[at]);
-      }
-    }
-  };
-  std::optional<DraftFollower> drafts;
-
-  Buckets token_counts;
+  const MetricsShape shape;
+  std::vector<std::unique_ptr<EngineMetrics>> engines;
   std::mutex update_mutex;  // scrapes may come from several I/O threads
 
-  prometheus::Gauge& running =
-      AddGauge("vllm:num_requests_running", "Requests that are being computed.");
-  prometheus::Gauge& waiting = AddGauge(
-      "vllm:num_requests_waiting", "Requests that wait to be computed, those set back among them.");
-  prometheus::Gauge& kv_usage =
-      AddGauge("vllm:kv_cache_usage_perc", "Share of KV cache blocks in use, 0 to 1.");
-  prometheus::Gauge& last_step =
-      AddGauge("baltoro:last_step_seconds", "Seconds that the newest step took.");
-  prometheus::Gauge& ready =
-      AddGauge("baltoro:engine_ready", "1 while requests are served, as /health says; else 0.");
   prometheus::Gauge& held_bodies =
       AddGauge("baltoro:held_body_bytes", "Bytes of requests that are not complete yet.");
   prometheus::Gauge& held_answers =
       AddGauge("baltoro:held_answer_bytes", "Bytes of answers that clients have not taken yet.");
-  Follower preemptions{
-      AddCounter("vllm:num_preemptions_total",
-                 "Times that a request was set back for want of KV cache blocks.")};
-  Follower prefix_queries{AddCounter("vllm:prefix_cache_queries_total",
-                                     "Prompt tokens looked up in the prefix cache.")};
-  Follower prefix_hits{
-      AddCounter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")};
-  Follower generation_tokens{AddCounter("vllm:generation_tokens_total", "Tokens generated.")};
-  Follower computed_prompt_tokens{
-      AddCounter("baltoro:prompt_tokens_computed_total",
-                 "Tokens of prompts that went through the model, those computed again included.")};
-  Follower step_seconds{
-      AddCounter("baltoro:step_seconds_total",
-                 "Seconds that the engine spent in steps; the rest of the time it had no work.")};
-  Follower restarts{AddCounter("baltoro:engine_restarts_total",
-                               "Times that the engine's process was started again.")};
   Follower spans_exported{AddCounter("baltoro:trace_spans_exported_total",
                                      "Spans of requests that the collector of traces took.")};
   Follower AddDroppedSpans(const char* reason) {
@@ -186,72 +86,9 @@ struct Metrics::State {
   }
   Follower spans_queue_full = AddDroppedSpans("queue_full");
   Follower spans_undelivered = AddDroppedSpans("undelivered");
-  LogFollower door_log = AddLog("APIServer"), engine_log = AddLog("EngineCore");
-  prometheus::Counter& prompt_tokens =
-      AddCounter("vllm:prompt_tokens_total", "Prompt tokens of requests with a first token.");
-  prometheus::Counter& cached_tokens =
-      AddCounter("vllm:prompt_tokens_cached_total", "Prompt tokens taken from a cache.");
-  prometheus::Counter& computed_source = AddSource("local_compute");
-  prometheus::Counter& cached_source = AddSource("local_cache_hit");
+  LogFollower door_log = AddLog(registry, "APIServer");
+  ProcessUse door;  // under update_mutex
 
-  prometheus::Histogram& first_token = AddHistogram("vllm:time_to_first_token_seconds",
-                                                    "Seconds from arrival to the first token.",
-                                                    FirstTokenBuckets());
-  prometheus::Histogram& inter_token =
-      AddHistogram("vllm:inter_token_latency_seconds",
-                   "Seconds between successive tokens of a request.",
-                   TokenBuckets());
-  prometheus::Histogram& per_token = AddHistogram("vllm:request_time_per_output_token_seconds",
-                                                  "Mean seconds between the tokens of a request.",
-                                                  TokenBuckets());
-  prometheus::Histogram& end_to_end = AddHistogram(
-      "vllm:e2e_request_latency_seconds", "Seconds from arrival to the end.", RequestBuckets());
-  prometheus::Histogram& queue_time = AddHistogram("vllm:request_queue_time_seconds",
-                                                   "Seconds from arrival to the first step.",
-                                                   RequestBuckets());
-  prometheus::Histogram& inference_time =
-      AddHistogram("vllm:request_inference_time_seconds",
-                   "Seconds from the first step to the last token.",
-                   RequestBuckets());
-  prometheus::Histogram& prefill_time =
-      AddHistogram("vllm:request_prefill_time_seconds",
-                   "Seconds from the first step to the first token.",
-                   RequestBuckets());
-  prometheus::Histogram& decode_time = AddHistogram("vllm:request_decode_time_seconds",
-                                                    "Seconds from the first token to the last.",
-                                                    RequestBuckets());
-  prometheus::Histogram& request_prompt =
-      AddHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", token_counts);
-  prometheus::Histogram& request_generation = AddHistogram(
-      "vllm:request_generation_tokens", "Generated tokens of a request.", token_counts);
-  prometheus::Histogram& request_max_tokens =
-      AddHistogram("vllm:request_params_max_tokens", "max_tokens of a request.", token_counts);
-  prometheus::Histogram& request_n =
-      AddHistogram("vllm:request_params_n", "n of a request.", {1, 2, 5, 10, 20});
-  prometheus::Histogram& request_longest =
-      AddHistogram("vllm:request_max_num_generation_tokens",
-                   "Generated tokens of the longest choice of a request.",
-                   token_counts);
-  prometheus::Histogram& request_computed =
-      AddHistogram("vllm:request_prefill_kv_computed_tokens",
-                   "Prompt tokens of a request that no cache held.",
-                   token_counts);
-  prometheus::Histogram& iteration_tokens =
-      AddHistogram("vllm:iteration_tokens_total",
-                   "Tokens computed in a step; a snapshot's steps count with their mean.",
-                   IterationBuckets());
-  EngineStats last;  // under update_mutex
-  ProcessUse door;   // under update_mutex
-
-  prometheus::Family<prometheus::Gauge>& cache_config =
-      prometheus::BuildGauge()
-          .Name("vllm:cache_config_info")
-          .Help("Settings of the KV cache, as labels; the value is 1.")
-          .Register(registry);
-  prometheus::Gauge* cache = nullptr;  // under update_mutex; null before there is an engine
-
-  // By finished_reason; every series exists from the start.
-  std::map<std::string, prometheus::Counter*, std::less<>> success;
   std::map<Rejection, prometheus::Counter*> rejected;
 
   prometheus::Family<prometheus::Counter>& http =
@@ -276,26 +113,7 @@ struct Metrics::State {
           .Register(registry);
 };
 
-Metrics::Metrics(const std::string& model_name, int64_t max_model_len, int32_t drafts_max)
-    : state_(std::make_unique<State>(model_name, max_model_len, drafts_max)) {
-  auto& sleep = prometheus::BuildGauge()
-                    .Name("vllm:engine_sleep_state")
-                    .Help("The state that is 1 is the engine's; here it is always awake.")
-                    .Register(state_->registry);
-  for (const char* name : {"awake", "weights_offloaded", "discard_all"}) {
-    Labels labels = state_->labels;
-    labels["sleep_state"] = name;
-    sleep.Add(labels).Set(std::string_view(name) == "awake" ? 1 : 0);
-  }
-  auto& success = prometheus::BuildCounter()
-                      .Name("vllm:request_success_total")
-                      .Help("Requests that ended, by reason; each of n choices counts.")
-                      .Register(state_->registry);
-  for (const char* reason : {"stop", "length", "abort", "error"}) {
-    Labels labels = state_->labels;
-    labels["finished_reason"] = reason;
-    state_->success[reason] = &success.Add(labels);
-  }
+Metrics::Metrics(const MetricsShape& shape) : state_(std::make_unique<State>(shape)) {
   auto& rejected = prometheus::BuildCounter()
                        .Name("baltoro:requests_rejected_total")
                        .Help("Requests refused, by reason.")
@@ -307,41 +125,22 @@ Metrics::Metrics(const std::string& model_name, int64_t max_model_len, int32_t d
 
 Metrics::~Metrics() = default;
 
-void Metrics::SetCacheConfig(const CacheConfigInfo& info) {
-  Labels labels = {{"engine", "0"},
-                   {"num_gpu_blocks", std::to_string(info.num_blocks)},
-                   {"block_size", std::to_string(info.block_tokens)},
-                   {"cache_dtype", info.cache_dtype},
-                   {"enable_prefix_caching", info.enable_prefix_caching ? "True" : "False"},
-                   {"gpu_memory_utilization", fmt::format("{}", info.memory_utilization)}};
-  const std::lock_guard lock(state_->update_mutex);
-  if (state_->cache != nullptr) state_->cache_config.Remove(state_->cache);
-  state_->cache = &state_->cache_config.Add(labels);
-  state_->cache->Set(1);
+EngineMetrics& Metrics::engine(int32_t replica) {
+  return *state_->engines.at(static_cast<size_t>(replica));
 }
 
-void Metrics::Update(const EngineStats& stats) {
+void Metrics::SetCacheConfig(int32_t replica, const CacheConfigInfo& info) {
   const std::lock_guard lock(state_->update_mutex);
-  state_->running.Set(stats.running);
-  state_->waiting.Set(stats.waiting);
-  state_->kv_usage.Set(stats.kv_usage);
-  state_->last_step.Set(stats.step_seconds_last);
-  state_->preemptions.Follow(stats.preemptions);
-  state_->prefix_queries.Follow(stats.prefix_queries);
-  state_->prefix_hits.Follow(stats.prefix_hits);
-  state_->generation_tokens.Follow(stats.generation_tokens);
-  state_->computed_prompt_tokens.Follow(stats.prompt_tokens_computed);
-  state_->step_seconds.Follow(stats.step_seconds);
-  state_->restarts.Follow(stats.restarts);
-  if (state_->drafts) state_->drafts->Follow(stats.drafts, stats.drafts_wanted);
-  state_->engine_log.Follow(stats.log_drops);
-  state_->ObserveSteps(stats);
-  state_->last = stats;
+  engine(replica).SetCacheConfig(info);
+}
+
+void Metrics::Update(int32_t replica, const EngineStats& stats, bool serves) {
+  const std::lock_guard lock(state_->update_mutex);
+  engine(replica).Update(stats, serves);
 }
 
 void Metrics::UpdateDoor(const DoorStats& stats) {
   const std::lock_guard lock(state_->update_mutex);
-  state_->ready.Set(stats.serving ? 1 : 0);
   state_->held_bodies.Set(static_cast<double>(stats.held_bodies));
   state_->held_answers.Set(static_cast<double>(stats.held_answers));
   state_->door_log.Follow(stats.log_drops);
@@ -349,60 +148,6 @@ void Metrics::UpdateDoor(const DoorStats& stats) {
   state_->spans_exported.Follow(stats.spans.exported);
   state_->spans_queue_full.Follow(stats.spans.queue_full);
   state_->spans_undelivered.Follow(stats.spans.undelivered);
-}
-
-// There is a snapshot for many steps: count and sum are right, and each step since the last
-// snapshot stands with their mean.
-void Metrics::State::ObserveSteps(const EngineStats& stats) {
-  const auto tokens = [](const EngineStats& of) {
-    return of.prompt_tokens_computed + of.generation_tokens;
-  };
-  if (stats.step <= last.step || tokens(stats) < tokens(last)) return;
-  const auto steps = static_cast<double>(stats.step - last.step);
-  const auto sum = static_cast<double>(tokens(stats) - tokens(last));
-  const Buckets& buckets = IterationBuckets();
-  std::vector<double> increments(buckets.size() + 1, 0);
-  const auto bucket = std::lower_bound(buckets.begin(), buckets.end(), sum / steps);
-  increments[static_cast<size_t>(bucket - buckets.begin())] = steps;
-  iteration_tokens.ObserveMultiple(increments, sum);
-}
-
-void Metrics::ObserveFirstToken(double seconds, int64_t prompt_tokens, int64_t cached_tokens) {
-  state_->first_token.Observe(seconds);
-  state_->prompt_tokens.Increment(static_cast<double>(prompt_tokens));
-  state_->cached_tokens.Increment(static_cast<double>(cached_tokens));
-  state_->computed_source.Increment(static_cast<double>(prompt_tokens - cached_tokens));
-  state_->cached_source.Increment(static_cast<double>(cached_tokens));
-}
-
-void Metrics::ObserveInterToken(double seconds) {
-  state_->inter_token.Observe(seconds);
-}
-
-void Metrics::ObserveFinish(const FinishedChoice& choice) {
-  const auto counter = state_->success.find(choice.reason);
-  BT_CHECK(counter != state_->success.end());
-  counter->second->Increment();
-  state_->request_prompt.Observe(static_cast<double>(choice.prompt_tokens));
-  state_->request_generation.Observe(static_cast<double>(choice.output_tokens));
-  state_->request_max_tokens.Observe(static_cast<double>(choice.max_tokens));
-  state_->end_to_end.Observe(choice.end_to_end_seconds);
-  if (choice.queue_seconds) state_->queue_time.Observe(*choice.queue_seconds);
-  if (!choice.answered) return;
-  state_->request_computed.Observe(
-      static_cast<double>(choice.prompt_tokens - choice.cached_tokens));
-  state_->prefill_time.Observe(choice.prefill_seconds);
-  state_->decode_time.Observe(choice.decode_seconds);
-  state_->inference_time.Observe(choice.inference_seconds);
-  if (choice.output_tokens > 1) {
-    state_->per_token.Observe(choice.decode_seconds /
-                              static_cast<double>(choice.output_tokens - 1));
-  }
-}
-
-void Metrics::ObservePrompt(int32_t n, int64_t longest) {
-  state_->request_n.Observe(n);
-  state_->request_longest.Observe(static_cast<double>(longest));
 }
 
 void Metrics::ObserveHttp(const HttpObservation& seen) {
@@ -429,8 +174,12 @@ std::string Metrics::Scrape() const {
   std::vector<prometheus::MetricFamily> families = state_->registry.Collect();
   {
     const std::lock_guard lock(state_->update_mutex);
-    std::ranges::move(ProcessFamilies(state_->door, state_->last.process),
-                      std::back_inserter(families));
+    std::vector<NamedProcess> processes = {{"APIServer", state_->door}};
+    for (size_t i = 0; i < state_->engines.size(); ++i) {
+      processes.push_back({EngineProcessName(state_->shape, static_cast<int32_t>(i)),
+                           state_->engines[i]->last().process});
+    }
+    std::ranges::move(ProcessFamilies(processes), std::back_inserter(families));
   }
   return prometheus::TextSerializer().Serialize(families);
 }

@@ -26,7 +26,6 @@ struct CacheConfigInfo {
 
 // Of the server's own process, now.
 struct DoorStats {
-  bool serving = false;  // /health is 200
   // Of unfinished requests, and of answers that clients have not read.
   size_t held_bodies = 0, held_answers = 0;
   LogDrops log_drops = {};
@@ -67,25 +66,33 @@ enum class Rejection {
   kEngine          // the engine's own reasons
 };
 
+struct MetricsShape {
+  std::string model_name;
+  int64_t max_model_len = 0;
+  int32_t drafts_max = 0;     // that a step verifies of a request; 0: none, nor their metrics
+  int32_t replicas = 1;       // engines, each with the label of its number
+  int32_t first_replica = 0;  // the number of the first
+};
+
+// How the process of the `replica`th engine is called, in logs and labels, as in vLLM.
+std::string EngineProcessName(const MetricsShape& shape, int32_t replica);
+
+class EngineMetrics;
+
 class Metrics {
  public:
-  // A step verifies up to `drafts_max` drafts of a request; 0: there are none, nor their metrics.
-  Metrics(const std::string& model_name, int64_t max_model_len, int32_t drafts_max = 0);
+  explicit Metrics(const MetricsShape& shape);
   ~Metrics();
 
+  // What its requests are observed with: engine_metrics.h.
+  EngineMetrics& engine(int32_t replica);
   // Of the engine that there is now; an earlier one's are forgotten.
-  void SetCacheConfig(const CacheConfigInfo& info);
+  void SetCacheConfig(int32_t replica, const CacheConfigInfo& info);
   // Gauges and counters that the engine counts; called before each scrape and each log line.
-  void Update(const EngineStats& stats);
+  void Update(int32_t replica, const EngineStats& stats, bool serves);
   // Called before each scrape.
   void UpdateDoor(const DoorStats& stats);
 
-  // A choice's first token, `seconds` after the request came.
-  void ObserveFirstToken(double seconds, int64_t prompt_tokens, int64_t cached_tokens);
-  void ObserveInterToken(double seconds);
-  void ObserveFinish(const FinishedChoice& choice);
-  // The choices of one prompt are over; `longest` is the most tokens of one of them.
-  void ObservePrompt(int32_t n, int64_t longest);
   void ObserveHttp(const HttpObservation& seen);
   void CountRejected(Rejection reason);
 

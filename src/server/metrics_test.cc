@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "server/engine_metrics.h"
 #include "server/server_fixture.h"
 
 namespace baltoro {
@@ -141,14 +142,14 @@ TEST_F(MetricsTest, WithoutWordOfTheQueueNoTimeInItIsInvented) {
 }
 
 TEST(MetricsUpdateTest, CountersFollowAnEngineThatStartsAgain) {
-  Metrics metrics("m", 1000);
+  Metrics metrics({.model_name = "m", .max_model_len = 1000});
   const std::string series = "vllm:generation_tokens_total{engine=\"0\",model_name=\"m\"}";
 
-  metrics.Update({.generation_tokens = 100});
+  metrics.Update(0, {.generation_tokens = 100}, true);
   EXPECT_EQ(Value(metrics.Scrape(), series), 100);
-  metrics.Update({.generation_tokens = 30});
+  metrics.Update(0, {.generation_tokens = 30}, true);
   EXPECT_EQ(Value(metrics.Scrape(), series), 130);
-  metrics.Update({.generation_tokens = 30});
+  metrics.Update(0, {.generation_tokens = 30}, true);
   EXPECT_EQ(Value(metrics.Scrape(), series), 130);
 }
 
@@ -156,12 +157,12 @@ TEST(MetricsUpdateTest, DraftsAreCountedWhereThereAreAny) {
   EngineStats stats;
   stats.drafts.Count(3, 2);
   stats.drafts.Count(3, 1);
-  Metrics without("m", 1000);
-  without.Update(stats);
+  Metrics without({.model_name = "m", .max_model_len = 1000});
+  without.Update(0, stats, true);
   EXPECT_EQ(without.Scrape().find("spec_decode"), std::string::npos);
 
-  Metrics metrics("m", 1000, /*drafts_max=*/3);
-  metrics.Update(stats);
+  Metrics metrics({.model_name = "m", .max_model_len = 1000, .drafts_max = 3});
+  metrics.Update(0, stats, true);
 
   const std::string text = metrics.Scrape(), labels = "{engine=\"0\",model_name=\"m\"}";
   EXPECT_EQ(Value(text, "vllm:spec_decode_num_drafts_total" + labels), 2);
@@ -179,10 +180,10 @@ TEST(MetricsUpdateTest, DraftsAreCountedWhereThereAreAny) {
 }
 
 TEST(MetricsUpdateTest, TheNewestStepIsTold) {
-  Metrics metrics("m", 1000);
+  Metrics metrics({.model_name = "m", .max_model_len = 1000});
   const std::string series = "baltoro:last_step_seconds{engine=\"0\",model_name=\"m\"}";
-  metrics.Update({.step_seconds_last = 0.5});
-  metrics.Update({.step_seconds_last = 0.25});
+  metrics.Update(0, {.step_seconds_last = 0.5}, true);
+  metrics.Update(0, {.step_seconds_last = 0.25}, true);
   EXPECT_EQ(Value(metrics.Scrape(), series), 0.25);
 }
 
@@ -202,11 +203,12 @@ TEST_F(MetricsTest, ReadyIsWhatHealthSays) {
 }
 
 TEST(MetricsUpdateTest, TheCacheOfAnEngineThatStartsAgainReplacesTheOldOne) {
-  Metrics metrics("m", 1000);
+  Metrics metrics({.model_name = "m", .max_model_len = 1000});
   metrics.SetCacheConfig(
-      {.num_blocks = 100, .cache_dtype = "bfloat16", .memory_utilization = 0.75});
+      0, {.num_blocks = 100, .cache_dtype = "bfloat16", .memory_utilization = 0.75});
 
-  metrics.SetCacheConfig({.num_blocks = 90, .cache_dtype = "bfloat16", .memory_utilization = 0.75});
+  metrics.SetCacheConfig(0,
+                         {.num_blocks = 90, .cache_dtype = "bfloat16", .memory_utilization = 0.75});
 
   const std::string text = metrics.Scrape();
   EXPECT_THAT(text, Not(HasSubstr("num_gpu_blocks=\"100\"")));
@@ -215,38 +217,38 @@ TEST(MetricsUpdateTest, TheCacheOfAnEngineThatStartsAgainReplacesTheOldOne) {
 }
 
 TEST(MetricsUpdateTest, AProcessIsShownWhileItIsThere) {
-  Metrics metrics("m", 1000);
+  Metrics metrics({.model_name = "m", .max_model_len = 1000});
   const std::string series = "process_open_fds{process=";
   metrics.UpdateDoor({.process = {.start_unix = 1, .open_files = 7}});
   EngineStats stats;
   stats.process = {.start_unix = 2, .open_files = 5};
 
-  metrics.Update(stats);
+  metrics.Update(0, stats, true);
   EXPECT_EQ(Value(metrics.Scrape(), series + "\"APIServer\"}"), 7);
   EXPECT_EQ(Value(metrics.Scrape(), series + "\"EngineCore\"}"), 5);
 
-  metrics.Update({});
+  metrics.Update(0, {}, true);
   EXPECT_EQ(Value(metrics.Scrape(), series + "\"APIServer\"}"), 7);
   EXPECT_EQ(Value(metrics.Scrape(), series + "\"EngineCore\"}"), -1);
 }
 
 TEST(MetricsUpdateTest, TimeInStepsGoesOnAfterARestart) {
-  Metrics metrics("m", 1000);
+  Metrics metrics({.model_name = "m", .max_model_len = 1000});
   const std::string series = "baltoro:step_seconds_total{engine=\"0\",model_name=\"m\"}";
 
-  metrics.Update({.step = 1, .step_seconds = 1.5});
-  metrics.Update({.step = 2, .step_seconds = 2.25});
+  metrics.Update(0, {.step = 1, .step_seconds = 1.5}, true);
+  metrics.Update(0, {.step = 2, .step_seconds = 2.25}, true);
   EXPECT_EQ(Value(metrics.Scrape(), series), 2.25);
-  metrics.Update({.step = 1, .step_seconds = 0.5});
+  metrics.Update(0, {.step = 1, .step_seconds = 0.5}, true);
   EXPECT_EQ(Value(metrics.Scrape(), series), 2.75);
 }
 
 TEST(MetricsUpdateTest, LinesThatTheLogDroppedAreCountedByProcessAndReason) {
-  Metrics metrics("m", 1000);
+  Metrics metrics({.model_name = "m", .max_model_len = 1000});
   EngineStats stats;
   stats.log_drops = {.unread = 3, .limited = 4};
 
-  metrics.Update(stats);
+  metrics.Update(0, stats, true);
   metrics.UpdateDoor({.log_drops = {.unread = 5, .limited = 6}});
 
   const std::string text = metrics.Scrape(), name = "baltoro:log_lines_dropped_total";
@@ -257,11 +259,11 @@ TEST(MetricsUpdateTest, LinesThatTheLogDroppedAreCountedByProcessAndReason) {
 }
 
 TEST(MetricsUpdateTest, EveryStepIsCountedWithTheMeanOfItsSnapshot) {
-  Metrics metrics("m", 1000);
+  Metrics metrics({.model_name = "m", .max_model_len = 1000});
 
-  metrics.Update({.step = 10, .prompt_tokens_computed = 60, .generation_tokens = 40});
-  metrics.Update({.step = 10, .prompt_tokens_computed = 60, .generation_tokens = 40});
-  metrics.Update({.step = 12, .prompt_tokens_computed = 60, .generation_tokens = 42});
+  metrics.Update(0, {.step = 10, .prompt_tokens_computed = 60, .generation_tokens = 40}, true);
+  metrics.Update(0, {.step = 10, .prompt_tokens_computed = 60, .generation_tokens = 40}, true);
+  metrics.Update(0, {.step = 12, .prompt_tokens_computed = 60, .generation_tokens = 42}, true);
 
   const std::string text = metrics.Scrape();
   const auto value = [&](const std::string& name) {
@@ -274,8 +276,8 @@ TEST(MetricsUpdateTest, EveryStepIsCountedWithTheMeanOfItsSnapshot) {
 }
 
 TEST(MetricsUpdateTest, ManyRequestsAddNoSeries) {
-  Metrics metrics("m", 1000);
-  metrics.ObserveFinish({.reason = "stop"});
+  Metrics metrics({.model_name = "m", .max_model_len = 1000});
+  metrics.engine(0).ObserveFinish({.reason = "stop"});
   metrics.ObserveHttp({.route = "/v1/models", .method = "GET", .status = 200});
   const auto lines = [&] {
     const std::string text = metrics.Scrape();
@@ -284,7 +286,7 @@ TEST(MetricsUpdateTest, ManyRequestsAddNoSeries) {
   const auto before = lines();
 
   for (int i = 0; i < 1000; ++i) {
-    metrics.ObserveFinish({.reason = "stop", .prompt_tokens = i});
+    metrics.engine(0).ObserveFinish({.reason = "stop", .prompt_tokens = i});
     metrics.ObserveHttp({.route = "/v1/models", .method = "GET", .status = 200 + i % 50});
   }
 

@@ -30,10 +30,7 @@ constexpr Fact kFacts[] = {
 
 }  // namespace
 
-std::vector<prometheus::MetricFamily> ProcessFamilies(const ProcessUse& door,
-                                                      const ProcessUse& engine) {
-  const std::pair<const char*, const ProcessUse&> processes[] = {{"APIServer", door},
-                                                                 {"EngineCore", engine}};
+std::vector<prometheus::MetricFamily> ProcessFamilies(std::span<const NamedProcess> processes) {
   std::vector<prometheus::MetricFamily> families;
   for (const Fact& fact : kFacts) {
     prometheus::MetricFamily family{

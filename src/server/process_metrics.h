@@ -5,6 +5,8 @@
 
 #include <prometheus/metric_family.h>
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/process_use.h"
@@ -13,7 +15,10 @@ namespace baltoro {
 
 // A process of which nothing is known has no series: an engine within the server, or one that is
 // not there.
-std::vector<prometheus::MetricFamily> ProcessFamilies(const ProcessUse& door,
-                                                      const ProcessUse& engine);
+struct NamedProcess {
+  std::string name;
+  ProcessUse use;
+};
+std::vector<prometheus::MetricFamily> ProcessFamilies(std::span<const NamedProcess> processes);
 
 }  // namespace baltoro

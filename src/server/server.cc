@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <random>
 #include <thread>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "server/contained.h"
 #include "server/draft_line.h"
+#include "server/engine_metrics.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
@@ -23,6 +26,34 @@ int64_t UnixNow() {
       .count();
 }
 
+// What the log says of one engine every few seconds, in vLLM's words; nothing of an idle one.
+std::vector<std::string> StatsLines(size_t engine,
+                                    const EngineStats& before,
+                                    const EngineStats& stats,
+                                    int32_t drafts_max,
+                                    Seconds elapsed) {
+  const double prompt =
+      static_cast<double>(stats.prompt_tokens_computed - before.prompt_tokens_computed) / elapsed;
+  const double generated =
+      static_cast<double>(stats.generation_tokens - before.generation_tokens) / elapsed;
+  if (prompt == 0 && generated == 0 && stats.running == 0 && stats.waiting == 0) return {};
+  const double hit_rate = stats.prefix_queries == 0
+                              ? 0
+                              : 100.0 * static_cast<double>(stats.prefix_hits) /
+                                    static_cast<double>(stats.prefix_queries);
+  std::vector<std::string> lines = {fmt::format(
+      "Engine {:03}: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} "
+      "tokens/s, Running: {} reqs, "
+      "Waiting: {} reqs, {}GPU KV cache usage: {:.1f}%, Prefix cache hit rate: {:.1f}%",
+      engine, prompt, generated, stats.running, stats.waiting,
+      stats.preemptions > 0 ? fmt::format("Preemptions: {}, ", stats.preemptions) : "",
+      100 * stats.kv_usage, hit_rate)};
+  const std::string drafts =
+      DraftLine(before.drafts, stats.drafts, drafts_max, stats.drafts_wanted, elapsed);
+  if (!drafts.empty()) lines.push_back(drafts);
+  return lines;
+}
+
 }  // namespace
 
 Server::Server(ServerConfig config,
@@ -34,7 +65,11 @@ Server::Server(ServerConfig config,
       forms_(*tokenizer_),
       keys_(config_.api_keys),
       names_(config_.model_names),
-      metrics_(std::make_unique<Metrics>(names_.first(), 1 << 20, config_.drafts_max)),
+      metrics_(std::make_unique<Metrics>(MetricsShape{.model_name = names_.first(),
+                                                      .max_model_len = 1 << 20,
+                                                      .drafts_max = config_.drafts_max,
+                                                      .replicas = config_.replicas,
+                                                      .first_replica = config_.first_replica})),
       name_salt_(std::random_device()() * kGolden),
       started_unix_(UnixNow()),
       workers_(std::make_unique<JobPool>(config_.preparing)),
@@ -89,49 +124,55 @@ EventSink Server::sink() {
 
 void Server::SetEngine(Engine* engine) {
   if (engine != nullptr) {
-    metrics_->SetCacheConfig({.num_blocks = engine->info().num_blocks,
-                              .cache_dtype = engine->info().kv_cache_dtype,
-                              .enable_prefix_caching = config_.enable_prefix_caching,
-                              .memory_utilization = config_.gpu_memory_utilization});
+    const std::vector<const Engine*> replicas = engine->replicas();
+    BT_CHECK(replicas.size() == static_cast<size_t>(config_.replicas));
+    for (size_t i = 0; i < replicas.size(); ++i) {
+      const EngineInfo& info = replicas[i]->info();
+      metrics_->SetCacheConfig(static_cast<int32_t>(i),
+                               {.num_blocks = info.num_blocks,
+                                .cache_dtype = info.kv_cache_dtype,
+                                .enable_prefix_caching = config_.enable_prefix_caching,
+                                .memory_utilization = config_.gpu_memory_utilization});
+    }
   }
   engine_.Set(engine);
+  if (engine == nullptr || pictures_ == nullptr) return;
+  if (engine->info().picture_tokens_max == 0 || pictures_->config().count_max == 0) return;
+  const Status started = pictures_->StartDecoder();
+  if (!started.ok()) BT_LOG(Error, "Pictures are refused for now: {}", started.message());
+}
+
+std::vector<ReplicaState> Server::UpdateMetrics() {
+  std::vector<ReplicaState> states = engine_.replicas();
+  for (size_t i = 0; i < states.size(); ++i) {
+    metrics_->Update(static_cast<int32_t>(i), states[i].stats, !draining_ && states[i].health.ok());
+  }
+  for (auto i = static_cast<int32_t>(states.size()); i < config_.replicas; ++i) {
+    metrics_->Update(i, metrics_->engine(i).last(), false);
+  }
+  return states;
 }
 
 std::vector<std::string> Server::Tick() {
   TellLeftOut();
-  const auto now_stats = engine_.stats();
-  if (!now_stats) return {};
-  const EngineStats& stats = *now_stats;
+  const std::vector<ReplicaState> states = UpdateMetrics();
   const Seconds now = clock_.Now();
-  metrics_->Update(stats);
-
+  if (states.empty()) return {};
   if (logged_at_ == 0) logged_at_ = now;
   if (now - logged_at_ < config_.stats_every) return {};
-  const Seconds elapsed = now - logged_at_;
-  // After a restart of the engine its counters start again.
-  const bool restarted = stats.generation_tokens < logged_.generation_tokens;
-  const EngineStats before = restarted ? EngineStats{} : logged_;
-  const double prompt =
-      static_cast<double>(stats.prompt_tokens_computed - before.prompt_tokens_computed) / elapsed;
-  const double generated =
-      static_cast<double>(stats.generation_tokens - before.generation_tokens) / elapsed;
-  logged_at_ = now;
-  logged_ = stats;
-  if (prompt == 0 && generated == 0 && stats.running == 0 && stats.waiting == 0) return {};
-  const double hit_rate = stats.prefix_queries == 0
-                              ? 0
-                              : 100.0 * static_cast<double>(stats.prefix_hits) /
-                                    static_cast<double>(stats.prefix_queries);
-  std::vector<std::string> lines = {fmt::format(
-      "Engine 000: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} "
-      "tokens/s, Running: {} reqs, "
-      "Waiting: {} reqs, {}GPU KV cache usage: {:.1f}%, Prefix cache hit rate: {:.1f}%",
-      prompt, generated, stats.running, stats.waiting,
-      stats.preemptions > 0 ? fmt::format("Preemptions: {}, ", stats.preemptions) : "",
-      100 * stats.kv_usage, hit_rate)};
-  const std::string drafts =
-      DraftLine(before.drafts, stats.drafts, config_.drafts_max, stats.drafts_wanted, elapsed);
-  if (!drafts.empty()) lines.push_back(drafts);
+  const Seconds elapsed = now - std::exchange(logged_at_, now);
+  logged_.resize(states.size());
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < states.size(); ++i) {
+    const EngineStats& stats = states[i].stats;
+    // After a restart of the engine its counters start again.
+    const bool restarted = stats.generation_tokens < logged_[i].generation_tokens;
+    const EngineStats before = restarted ? EngineStats{} : logged_[i];
+    logged_[i] = stats;
+    std::ranges::move(StatsLines(static_cast<size_t>(config_.first_replica) + i, before, stats,
+                                 config_.drafts_max, elapsed),
+                      std::back_inserter(lines));
+  }
   return lines;
 }
 

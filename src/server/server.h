@@ -62,6 +62,8 @@ struct ServerConfig {
   bool tool_parser = true;
   bool normalise_tool_call_ids = true;  // those of earlier turns, before the template sees them
   bool enable_prefix_caching = true;
+  int32_t replicas = 1;                 // that the engine has
+  int32_t first_replica = 0;            // what clients and metrics call the first of them
   int32_t drafts_max = 0;               // that a step verifies of a request; 0: no speculation
   double gpu_memory_utilization = 0.9;  // shown, as is the line above
   bool request_id_headers = false;
@@ -199,6 +201,8 @@ class Server {
   void Root(HttpRequest request, Reply reply);
   void PageAsset(HttpRequest request, Reply reply);
   void ServerInfo(HttpRequest request, Reply reply);
+  // Tells metrics_ what the engines count; of each replica what it told, empty without an engine.
+  std::vector<ReplicaState> UpdateMetrics();
   Json Info() const;
   void ListErrors(HttpRequest request, Reply reply);
 
@@ -232,6 +236,8 @@ class Server {
                                      const GenerationLimits& limits,
                                      const std::function<bool()>& unwanted,
                                      ChatPrompt& out);
+  // What a request may hold of pictures; null where the model reads text only.
+  Json PictureFacts() const;
   // Whether pictures are taken, and so many.
   std::optional<ApiError> CheckPictures(const ChatRequest& chat) const;
   // Counts what they take until the answer has ended.
@@ -247,6 +253,7 @@ class Server {
   std::optional<ApiError> ConstrainConversation(const ChatRequest& chat,
                                                 bool reasoning,
                                                 Prepared& out) const;
+  std::optional<ApiError> ReadReplica(const HttpRequest& request, int32_t& replica) const;
   std::string AnswerId(std::string_view prefix,
                        const HttpRequest& request,
                        const GenerationFields& fields);
@@ -280,7 +287,7 @@ class Server {
   const int64_t started_unix_;
   Dispatcher dispatcher_;
 
-  EngineStats logged_;
+  std::vector<EngineStats> logged_;  // of each replica
   Seconds logged_at_ = 0;
 
   std::unique_ptr<JobPool> workers_;    // for large bodies

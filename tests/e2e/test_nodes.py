@@ -255,9 +255,10 @@ def test_a_longer_standstill_is_an_end_and_whoever_wakes_up_comes_back():
 
 @pytest.mark.parametrize("flag, one, other, said", [
     ("--seed", "7", "8", ("--seed", "7", "8")),
+    ("--mm-processor-cache-gb", "1", "2", ("--mm-processor-cache-gb", "1073741824 bytes", "2147483648 bytes")),
     ("-sc", ngram(3), "{}", ("--speculative-config", "ngram, 3 tokens, adaptive false", "none")),
     ("-sc", eagle3(3), eagle3(3, draft_tensor_parallel_size=1),
-     ("--speculative-config", "draft_tensor_parallel_size 2", "draft_tensor_parallel_size 1"))], ids=["seed", "drafts", "draft ranks"])
+     ("--speculative-config", "draft_tensor_parallel_size 2", "draft_tensor_parallel_size 1"))], ids=["seed", "pictures", "drafts", "draft ranks"])
 def test_nodes_that_were_started_differently_are_told_how(flag, one, other, said):
     port = str(free_port())
     common = [*SMALL, "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", port, "-tp", "2"]

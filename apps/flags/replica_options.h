@@ -1,0 +1,26 @@
+#pragma once
+
+// Data parallelism: how many replicas of the model there are, and which of them this server has.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "flags/flag_reader.h"
+
+namespace baltoro {
+
+struct ReplicaOptions {
+  int32_t total = 1;  // over all servers
+  int32_t first = 0;  // number of the first one here
+  int32_t here = 1;   // that this server has
+};
+
+// The error names the flags that contradict each other.
+Result<ReplicaOptions> ReadReplicas(const FlagReader& flags);
+
+// A sentence for each thing that these flags ask for together and that is not there yet.
+std::vector<std::string> MissingOfReplicas(const FlagReader& flags, const ReplicaOptions& replicas);
+
+}  // namespace baltoro

@@ -1,0 +1,68 @@
+#include "flags/replica_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "flags/serve_options.h"
+
+namespace baltoro {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Error(std::vector<std::string> args) {
+  args.insert(args.begin(), "/m");
+  const auto parsed = ParseServe(args, {});
+  const Ending* const ending = std::get_if<Ending>(&parsed);
+  return ending != nullptr ? ending->err : "";
+}
+
+ReplicaOptions Read(std::vector<std::string> args) {
+  args.insert(args.begin(), "/m");
+  const auto parsed = ParseServe(args, {});
+  const ServeOptions* const options = std::get_if<ServeOptions>(&parsed);
+  EXPECT_NE(options, nullptr);
+  return options != nullptr ? options->replicas : ReplicaOptions();
+}
+
+void ExpectReplicas(const ReplicaOptions& got, int32_t total, int32_t first, int32_t here) {
+  EXPECT_EQ(got.total, total);
+  EXPECT_EQ(got.first, first);
+  EXPECT_EQ(got.here, here);
+}
+
+TEST(ReplicaOptions, OneServerHasAllOfThem) {
+  ExpectReplicas(Read({}), 1, 0, 1);
+  ExpectReplicas(Read({"-dp", "4"}), 4, 0, 4);
+  ExpectReplicas(Read({"-dp", "4", "-dpl", "4"}), 4, 0, 4);
+}
+
+TEST(ReplicaOptions, EachOfSeveralServersHasItsOwn) {
+  ExpectReplicas(Read({"-dp", "4", "-dpn", "3"}), 4, 3, 1);
+  ExpectReplicas(Read({"-dp", "4", "-dpn", "0", "--data-parallel-external-lb"}), 4, 0, 1);
+  ExpectReplicas(Read({"-dp", "8", "-dpl", "2", "-dpr", "4"}), 8, 4, 2);
+  ExpectReplicas(Read({"-dp", "8", "-dpl", "2", "--data-parallel-hybrid-lb"}), 8, 0, 2);
+}
+
+TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
+  EXPECT_THAT(Error({"-dp", "4", "-dpn", "1", "-dpr", "1"}), HasSubstr("exclude each other"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpn", "4"}), HasSubstr("--data-parallel-rank 4"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpr", "3", "-dpl", "2"}), HasSubstr("replica 4 is none"));
+  EXPECT_THAT(Error({"-dp", "2", "-dpl", "3"}), HasSubstr("--data-parallel-size-local 3 is more"));
+  EXPECT_THAT(Error({"-dp", "2", "-dpn", "0", "-dpl", "2"}), HasSubstr("must be 1"));
+  EXPECT_THAT(Error({"-dp", "2", "--data-parallel-external-lb"}),
+              HasSubstr("needs --data-parallel-rank"));
+  EXPECT_THAT(Error({"-dp", "2", "--engine-in-process"}), HasSubstr("--engine-in-process"));
+}
+
+TEST(ReplicaOptions, WhatIsNotThereSaysWhatIs) {
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2"}), HasSubstr("--data-parallel-hybrid-lb"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-dpr", "2", "--headless"}),
+              HasSubstr("not available yet"));
+  EXPECT_THAT(Error({"-dp", "4", "-tp", "2", "-ep"}), HasSubstr("--enable-expert-parallel"));
+  EXPECT_THAT(Error({"-dp", "2", "-pp", "2", "-n", "2", "--master-addr", "127.0.0.1"}),
+              HasSubstr("--nnodes"));
+}
+
+}  // namespace
+}  // namespace baltoro

@@ -1,0 +1,37 @@
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace baltoro {
+
+EngineStats& EngineStats::operator+=(const EngineStats& other) {
+  step += other.step;
+  running += other.running;
+  waiting += other.waiting;
+  kv_usage = std::max(kv_usage, other.kv_usage);
+  prefix_queries += other.prefix_queries;
+  prefix_hits += other.prefix_hits;
+  preemptions += other.preemptions;
+  prompt_tokens_computed += other.prompt_tokens_computed;
+  generation_tokens += other.generation_tokens;
+  drafts += other.drafts;
+  drafts_wanted = std::max(drafts_wanted, other.drafts_wanted);
+  step_tokens_last = std::max(step_tokens_last, other.step_tokens_last);
+  step_seconds_last = std::max(step_seconds_last, other.step_seconds_last);
+  step_seconds += other.step_seconds;
+  turn_seconds = std::max(turn_seconds, other.turn_seconds);
+  turn_expected_seconds = std::max(turn_expected_seconds, other.turn_expected_seconds);
+  long_turn_seconds = std::max(long_turn_seconds, other.long_turn_seconds);
+  restarts += other.restarts;
+  log_drops.unread += other.log_drops.unread;
+  log_drops.limited += other.log_drops.limited;
+  process.cpu_seconds += other.process.cpu_seconds;
+  process.resident_bytes += other.process.resident_bytes;
+  process.virtual_bytes += other.process.virtual_bytes;
+  process.open_files += other.process.open_files;
+  process.open_files_max = std::max(process.open_files_max, other.process.open_files_max);
+  process.start_unix = std::max(process.start_unix, other.process.start_unix);
+  return *this;
+}
+
+}  // namespace baltoro

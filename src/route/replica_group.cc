@@ -1,0 +1,298 @@
+#include "route/replica_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "cache/block_id.h"
+#include "route/replica_choice.h"
+#include "schedule/block_name.h"
+
+namespace baltoro {
+namespace {
+
+// A request whose replicas die again and again may be why.
+constexpr int32_t kMovesMax = 3;
+
+HashKey RandomKey() {
+  std::random_device random;
+  HashKey key;
+  for (uint64_t& word : key) word = uint64_t{random()} << 32 | random();
+  return key;
+}
+
+Status NoneServes() {
+  return Status(Code::kUnavailable, "no replica of the model is running; they are started again");
+}
+
+}  // namespace
+
+ReplicaGroup::ReplicaGroup(EventSink sink) : sink_(std::move(sink)), names_(RandomKey()) {}
+
+Result<std::unique_ptr<Engine>> ReplicaGroup::Start(int32_t count,
+                                                    const Maker& maker,
+                                                    EventSink sink) {
+  BT_CHECK(count > 0);
+  std::unique_ptr<ReplicaGroup> group(new ReplicaGroup(std::move(sink)));
+  group->replicas_.resize(static_cast<size_t>(count));
+  std::vector<Status> said(static_cast<size_t>(count));
+  {
+    std::vector<std::jthread> starters;
+    for (int32_t i = 0; i < count; ++i) {
+      starters.emplace_back([&, i, raw = group.get()] {
+        const auto at = static_cast<size_t>(i);
+        auto made = maker(
+            i, [raw, i](std::vector<TokenEvent> events) { raw->OnEvents(i, std::move(events)); });
+        if (!made.ok()) {
+          said[at] = made.status();
+          return;
+        }
+        raw->replicas_[at].engine = std::move(made).value();
+        raw->replicas_[at].known = KnownPrefixes(raw->replicas_[at].engine->info().num_blocks);
+      });
+    }
+  }
+  for (const Status& status : said) BT_RETURN_IF_ERROR(status);
+  return std::unique_ptr<Engine>(std::move(group));
+}
+
+ReplicaGroup::~ReplicaGroup() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  for (Replica& replica : replicas_) replica.engine.reset();
+}
+
+Status ReplicaGroup::Submit(Request request) {
+  if (request.replica >= static_cast<int32_t>(replicas_.size())) {
+    return InvalidArgument(
+        fmt::format("data parallel rank {} is none of this server's: they are 0 to {}",
+                    request.replica, replicas_.size() - 1));
+  }
+  const RequestId id = request.id;
+  Open open{.request = nullptr, .names = NamePrompt(names_, request)};
+  open.request = std::make_shared<const Request>(std::move(request));
+  {
+    const std::lock_guard lock(mutex_);
+    if (!open_.emplace(id, std::move(open)).second) {
+      return Status(Code::kInternal, "the request id is in use");
+    }
+  }
+  Status placed = Place(id);
+  if (!placed.ok()) {
+    const std::lock_guard lock(mutex_);
+    open_.erase(id);
+  }
+  return placed;
+}
+
+// The replicas to try, the best first. Under mutex_.
+std::vector<int32_t> ReplicaGroup::Rank(const Open& open) {
+  const auto tokens = static_cast<int64_t>(open.request->prompt.size());
+  std::vector<ReplicaLoad> loads;
+  loads.reserve(replicas_.size());
+  for (const Replica& replica : replicas_) {
+    loads.push_back({.waiting_tokens = replica.waiting_tokens,
+                     .open = replica.open,
+                     .known_tokens = int64_t{replica.known.Known(open.names)} * kBlockTokens});
+  }
+  return RankReplicas(loads, tokens, last_);
+}
+
+// Of a request that no replica has.
+Status ReplicaGroup::Place(RequestId id) {
+  std::vector<bool> serves;
+  for (const Replica& replica : replicas_) serves.push_back(replica.engine->healthy());
+  std::vector<int32_t> order;
+  {
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < replicas_.size(); ++i) {
+      if (!serves[i]) replicas_[i].known.Clear();
+    }
+    const Open& open = open_.at(id);
+    order = open.request->replica >= 0 ? std::vector{open.request->replica} : Rank(open);
+  }
+  std::erase_if(order, [&](int32_t replica) { return !serves[static_cast<size_t>(replica)]; });
+  Status said = NoneServes();
+  for (const int32_t replica : order) {
+    const Status placed = PlaceAt(id, replica);
+    const bool full = placed.code() == Code::kResourceExhausted;
+    if (!full && placed.code() != Code::kUnavailable) return placed;
+    if (full || said.code() == Code::kUnavailable) said = placed;
+  }
+  return said;
+}
+
+Status ReplicaGroup::PlaceAt(RequestId id, int32_t which) {
+  Replica& replica = replicas_[static_cast<size_t>(which)];
+  std::shared_ptr<const Request> request;
+  {
+    // Its events may come before Submit returns.
+    const std::lock_guard lock(mutex_);
+    Open& open = open_.at(id);
+    request = open.request;
+    open.replica = which;
+    open.waiting_tokens = static_cast<int64_t>(request->prompt.size()) -
+                          int64_t{replica.known.Known(open.names)} * kBlockTokens;
+    replica.waiting_tokens += open.waiting_tokens;
+    ++replica.open;
+  }
+  const Status status = replica.engine->Submit(*request);
+  bool abort = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = open_.find(id);
+    // Over already, or with another replica.
+    if (found == open_.end() || found->second.replica != which) return {};
+    Open& open = found->second;
+    if (status.ok()) {
+      replica.known.Use(open.names);
+      last_ = which;
+      abort = open.aborted;
+    } else {
+      LeaveReplica(open);
+    }
+  }
+  if (abort) replica.engine->Abort(id);
+  return status;
+}
+
+void ReplicaGroup::Abort(RequestId id) {
+  int32_t replica = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = open_.find(id);
+    if (found == open_.end()) return;
+    found->second.aborted = true;  // for PlaceAt, where the replica does not have it yet
+    replica = found->second.replica;
+  }
+  if (replica >= 0) replicas_[static_cast<size_t>(replica)].engine->Abort(id);
+}
+
+// On the replica's own thread.
+void ReplicaGroup::OnEvents(int32_t which, std::vector<TokenEvent> events) {
+  std::vector<RequestId> homeless;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(events, [&](TokenEvent& event) {
+      const auto found = open_.find(event.request);
+      if (found == open_.end() || found->second.replica != which) return true;
+      Open& open = found->second;
+      if (event.finish == FinishReason::kLost) {
+        replicas_[static_cast<size_t>(which)].known.Clear();
+        const bool moves = open.request != nullptr && open.request->replica < 0 && !open.aborted &&
+                           open.moves < kMovesMax && !stopping_;
+        if (moves) {
+          ++open.moves;
+          LeaveReplica(open);
+          homeless.push_back(event.request);
+          return true;
+        }
+      }
+      event.replica = which;
+      if (!event.tokens.empty() || !event.prompt_logprobs.empty()) Answered(open);
+      const bool over = event.finish != FinishReason::kNone;
+      const bool told = event.started && std::exchange(open.started, true);
+      if (over) {
+        LeaveReplica(open);
+        open_.erase(found);
+      }
+      return told && !over;
+    });
+  }
+  if (!events.empty()) sink_(std::move(events));
+  if (homeless.empty()) return;
+  BT_LOG(Warning, "Replica {} is gone: {} requests that it had not begun to answer go elsewhere",
+         which, homeless.size());
+  std::vector<TokenEvent> lost;
+  for (const RequestId id : homeless) {
+    const Status placed = Place(id);
+    if (placed.ok()) continue;
+    lost.emplace_back().request = id;
+    lost.back().Fail(placed);
+    lost.back().replica = which;
+    const std::lock_guard lock(mutex_);
+    open_.erase(id);
+  }
+  if (!lost.empty()) sink_(std::move(lost));
+}
+
+// It has a first token, and stays where it is. Under mutex_.
+void ReplicaGroup::Answered(Open& open) {
+  if (open.request == nullptr) return;
+  replicas_[static_cast<size_t>(open.replica)].waiting_tokens -=
+      std::exchange(open.waiting_tokens, 0);
+  open.request = nullptr;
+  open.names = {};
+}
+
+// Under mutex_.
+void ReplicaGroup::LeaveReplica(Open& open) {
+  Replica& replica = replicas_[static_cast<size_t>(open.replica)];
+  replica.waiting_tokens -= std::exchange(open.waiting_tokens, 0);
+  --replica.open;
+  open.replica = -1;
+}
+
+EngineStats ReplicaGroup::stats() const {
+  EngineStats sum;
+  for (const Replica& replica : replicas_) sum += replica.engine->stats();
+  return sum;
+}
+
+EngineHealth ReplicaGroup::health() const {
+  EngineHealth first = replicas_.front().engine->health();
+  for (const Replica& replica : replicas_) {
+    if (const EngineHealth health = replica.engine->health(); health.ok()) return health;
+  }
+  return first;
+}
+
+Status ReplicaGroup::end() const {
+  for (const Replica& replica : replicas_) {
+    if (replica.engine->end().ok()) return {};
+  }
+  return replicas_.front().engine->end();
+}
+
+void ReplicaGroup::Profile(const ProfileAsk& ask, const ProfileDone& done) {
+  struct Answers {
+    std::mutex mutex;
+    size_t missing;
+    Status status;
+    Json said = Json::array();
+  };
+  const auto answers = std::make_shared<Answers>();
+  answers->missing = replicas_.size();
+  for (size_t i = 0; i < replicas_.size(); ++i) answers->said.push_back(nullptr);
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    replicas_[i].engine->Profile(
+        ask, [answers, done, i, ask](const Status& status, const Json& said) {
+          {
+            const std::lock_guard lock(answers->mutex);
+            if (!status.ok() && answers->status.ok()) answers->status = status;
+            answers->said[i] = said;
+            if (--answers->missing > 0) return;
+          }
+          done(answers->status, ask.start ? Json() : Json{{"replicas", answers->said}});
+        });
+  }
+}
+
+void ReplicaGroup::Leave() {
+  for (const Replica& replica : replicas_) replica.engine->Leave();
+}
+
+std::vector<const Engine*> ReplicaGroup::replicas() const {
+  std::vector<const Engine*> out;
+  for (const Replica& replica : replicas_) out.push_back(replica.engine.get());
+  return out;
+}
+
+}  // namespace baltoro
