@@ -24,15 +24,16 @@ PicturePreparer::PicturePreparer(PictureConfig config, std::shared_ptr<MediaSour
 
 Result<std::string> PicturePreparer::ReadBytes(const GivenPicture& picture,
                                                const MediaBounds& bounds) const {
-  if (picture.base64) return ReadBase64(picture.text, config_.each.bytes_max);
-  if (HasScheme(picture.text, "data")) return ReadDataUrl(picture.text, config_.each.bytes_max);
+  const std::string& given = picture.given();
+  if (picture.base64) return ReadBase64(given, config_.each.bytes_max);
+  if (HasScheme(given, "data")) return ReadDataUrl(given, config_.each.bytes_max);
   if (bounds.seconds_max <= 0) {
     return InvalidArgument(
         fmt::format("the URLs of this request have taken {:g} s already; send the pictures as "
                     "data:image/...;base64,...",
                     config_.fetch_seconds_max));
   }
-  return source_->Read(picture.text, bounds);
+  return source_->Read(given, bounds);
 }
 
 Result<RequestPicture> PicturePreparer::Cut(std::string_view bytes,
@@ -77,7 +78,7 @@ std::optional<ApiError> PicturePreparer::Prepare(std::vector<GivenPicture> given
                             .seconds_max = seconds_left,
                             .unwanted = unwanted});
     seconds_left -= clock_.Now() - start;
-    picture.text = std::string();  // gives its memory back, which clear() would not
+    picture.Drop();
     if (!bytes.ok()) return ErrorAt(picture.place, bytes.status());
     if (bytes.value().size() > bytes_left) {
       return BadPlace(picture.place,

@@ -34,8 +34,9 @@ struct PictureConfig {
 class PicturePreparer {
  public:
   // No more than so many pictures are decoded and scaled at once, each in a process of its own:
-  // together they have at most that many times each.pixels_max pixels.
-  static constexpr int kAtOnce = 2;
+  // together they have at most that many times each.pixels_max pixels. More than one client's jobs
+  // run at once (JobPool), so that none has all the places.
+  static constexpr int kAtOnce = 3;
 
   // `source` null: URLs of other schemes than "data" are refused.
   PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source);

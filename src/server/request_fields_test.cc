@@ -231,7 +231,7 @@ TEST(RequestFieldsTest, NoApiDropsAFieldThatWouldChangeTheAnswer) {
     EXPECT_EQ(ChatRefusal({{name, value}}), name);
     EXPECT_EQ(CompletionRefusal({{name, value}}), name);
     ResponsesRequest responses;
-    auto error = ReadResponsesRequest({{"input", "hi"}, {name, value}}, Json::array(), responses);
+    auto error = ReadResponsesRequest({{"input", "hi"}, {name, value}}, {}, responses);
     EXPECT_EQ(error ? error->param.value_or("") : "accepted", name);
     MessagesRequest messages;
     error = ReadMessagesRequest(

@@ -76,6 +76,8 @@ Server::Server(ServerConfig config,
       compilers_(std::make_unique<JobPool>(config_.compiling)) {
   if (!config_.pictures) return;
   pictures_ = std::make_unique<const PicturePreparer>(*config_.pictures, config_.media);
+  static_assert(PicturePreparer::kAtOnce > JobLimits{}.threads / 2,
+                "one client's jobs must not take all places where pictures are decoded");
   picture_workers_ = std::make_unique<JobPool>(config_.picturing);
 }
 
