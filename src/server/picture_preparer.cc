@@ -17,10 +17,12 @@ ApiError ErrorAt(const std::string& place, const Status& why) {
 
 }  // namespace
 
-PicturePreparer::PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source)
+PicturePreparer::PicturePreparer(PictureConfig config,
+                                 std::shared_ptr<MediaSource> source,
+                                 int decoded_at_once)
     : config_(std::move(config)),
       source_(source != nullptr ? std::move(source) : MakeClosedMediaSource()),
-      decoders_({.command = config_.decoder, .processes = kAtOnce}) {}
+      decoders_({.command = config_.decoder, .processes = decoded_at_once}) {}
 
 Result<std::string> PicturePreparer::ReadBytes(const GivenPicture& picture,
                                                const MediaBounds& bounds) const {

@@ -33,13 +33,10 @@ struct PictureConfig {
 
 class PicturePreparer {
  public:
-  // No more than so many pictures are decoded and scaled at once, each in a process of its own:
-  // together they have at most that many times each.pixels_max pixels. More than one client's jobs
-  // run at once (JobPool), so that none has all the places.
-  static constexpr int kAtOnce = 3;
-
-  // `source` null: URLs of other schemes than "data" are refused.
-  PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source);
+  // `source` null: URLs of other schemes than "data" are refused. `decoded_at_once`: no more
+  // pictures are decoded and scaled at once, each in a process of its own; together they have at
+  // most that many times each.pixels_max pixels.
+  PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source, int decoded_at_once);
 
   const PictureConfig& config() const { return config_; }
   // See PictureProcess.
