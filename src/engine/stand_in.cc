@@ -21,7 +21,7 @@ constexpr int64_t kDefaultVocab = 2304;
 constexpr int64_t kDefaultBlocks = 16384;
 // Of pictures, as the family's models have it: two by two patches of 14 x 14 pixels are a token.
 constexpr int64_t kPatchesMax = 16384, kPatchBytes = 3 * 14 * 14;
-constexpr int32_t kPictureTokensMax = kPatchesMax / 4, kPictureRows = 1 << 17;
+constexpr int32_t kPictureTokensMax = kPatchesMax / 4, kPictureRows = 1 << 17, kSideMax = 512;
 
 uint64_t Extend(uint64_t hash, TokenId token) {
   return (hash ^ static_cast<uint64_t>(token)) * 0x100000001b3;
@@ -199,6 +199,9 @@ Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
     info.picture_layers = 1;
     info.picture_patches_max = kPatchesMax;
     info.picture_patch_bytes = kPatchBytes;
+    info.picture_merge_rows = info.picture_merge_columns = 2;
+    info.picture_side_max = kSideMax;
+    info.picture_frames_max = 1;
   }
   std::shared_ptr<ConstraintFactory> factory;
   std::shared_ptr<ConstraintTable> table;

@@ -15,9 +15,9 @@
 //     arrival; the queue is served strictly in it: nothing overtakes its head;
 //   - when no block is left the last in that order gives up its own; after eight times it goes
 //     first, and is admitted with all the blocks that it may ever need;
-//   - a prompt is computed up to a picture that is not encoded, and no further, and others behind it
-//     go on, also where it has just been admitted; what encoding costs is taken from what prompts
-//     may cost;
+//   - a prompt is computed up to a picture that is not encoded, and no further; others behind it go
+//     on, also where it has just been admitted; what encoding costs is taken from what prompts may
+//     cost;
 //   - whatever a step in flight still writes keeps its owner until that step is committed;
 //   - a block becomes findable for others once every position in it was computed and committed.
 //

@@ -7,8 +7,7 @@
 
 namespace baltoro {
 
-JobPool::JobPool(const JobLimits& limits)
-    : limits_(limits), share_(ShareOf(limits)) {
+JobPool::JobPool(const JobLimits& limits) : limits_(limits), share_(ShareOf(limits)) {
   for (size_t i = 0; i < std::max<size_t>(1, limits_.threads); ++i) {
     threads_.emplace_back([this] { Run(); });
   }
