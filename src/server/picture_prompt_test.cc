@@ -386,11 +386,32 @@ TEST_F(PicturePromptTest, WhatIsNoPictureIsNamed) {
   const Answer video =
       Chat({{"messages", UserMessage({{{"type", "video_url"}, {"video_url", "x"}}})}});
   EXPECT_THAT(Refusal(video, "messages"), HasSubstr("video and audio parts"));
-  const Answer system =
-      Chat({{"messages",
-             {{{"role", "system"}, {"content", Json::array({ImagePart(Url(Png(28, 28)))})}},
-              {{"role", "user"}, {"content", "x"}}}}});
-  EXPECT_THAT(Refusal(system, "messages"), HasSubstr("roles user and tool"));
+}
+
+// As in vLLM, where a part is a part, whoever says it.
+TEST_F(PicturePromptTest, MessagesOfEveryRoleHavePictures) {
+  StartWithPictures();
+  const Json part = ImagePart(Url(Png(28, 28)));
+  for (const std::string role : {"system", "developer", "assistant"}) {
+    ASSERT_EQ(Chat({{"messages",
+                     {{{"role", role}, {"content", Json::array({part})}},
+                      {{"role", "user"}, {"content", Json::array({part})}}}}})
+                  .status,
+              200)
+        << role;
+    ASSERT_EQ(Last().pictures.size(), 2u);
+    EXPECT_GT(Last().pictures[1].begin, Last().pictures[0].begin);
+  }
+  for (const std::string role : {"system", "developer"}) {
+    const Json shown = {{"type", "input_image"}, {"image_url", Url(Png(28, 28))}};
+    ASSERT_EQ(Post("/v1/responses", {{"input",
+                                      {{{"role", role}, {"content", Json::array({shown})}},
+                                       {{"role", "user"}, {"content", "x"}}}}})
+                  .status,
+              200)
+        << role;
+    EXPECT_EQ(Last().pictures.size(), 1u);
+  }
 }
 
 TEST_F(PicturePromptTest, TheOtherApisNameTheirOwnPlaces) {

@@ -63,7 +63,10 @@ Error ReadText(Json& content, const std::string& place, Shown* shown, Json& out)
     if (type == nullptr) return BadPlace(here, "must be an object with a type");
     if (*type == "input_image") {
       if (shown == nullptr) {
-        return BadPlace(here, "pictures are taken in user messages and outputs of functions");
+        return BadPlace(here,
+                        "pictures are taken in messages of the roles user, system and developer, "
+                        "and in outputs of "
+                        "functions");
       }
       if (auto error = ReadPicture(part, here, *shown)) return error;
       parts.push_back(PicturePart());
@@ -98,7 +101,7 @@ Error ReadMessage(Json& item, const std::string& place, Shown& shown, ChatMessag
   const auto content = item.find("content");
   if (content == item.end()) return BadPlace(place + ".content", "is required");
   Json text;
-  Shown* const taken = *role == "user" ? &shown : nullptr;
+  Shown* const taken = *role == "assistant" ? nullptr : &shown;
   if (auto error = ReadText(*content, place + ".content", taken, text)) return error;
   if (*role == "assistant") {
     out.AddAssistantText(Joined(text));
