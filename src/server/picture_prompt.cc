@@ -88,12 +88,12 @@ std::optional<ApiError> Server::PlacePictures(ChatRequest& chat,
                                   places, chat.pictures.size()));
   }
   // Nothing is decoded that there would be no room to keep.
-  const auto held_max = static_cast<size_t>(pictures_->config().held_bytes_max);
-  if (!picture_shares_.Fits(*picture_shares_.Of(out.owner), held_max)) {
+  if (!picture_shares_.Fits(*picture_shares_.Of(out.owner), pictures_->RequestsMax())) {
     return OverloadedError("Too many pictures are waiting.");
   }
-  if (auto error = pictures_->Prepare(std::move(chat.pictures), engine_.info()->picture_tokens_max,
-                                      limits.max_model_len, unwanted, out.pictures)) {
+  if (auto error = pictures_->Prepare(out.owner, std::move(chat.pictures),
+                                      engine_.info()->picture_tokens_max, limits.max_model_len,
+                                      unwanted, out.pictures)) {
     return error;
   }
   ExpandPictures(placeholder, out.pictures, out.tokens);
@@ -106,9 +106,8 @@ std::optional<ApiError> Server::HoldPictures(std::vector<RequestPicture> picture
   for (const RequestPicture& picture : pictures) bytes += picture.pixels.size();
   const auto share = picture_shares_.Of(out.owner);
   out.options.picture_bytes = ByteHold(picture_shares_, share, bytes);
-  const auto held_max = static_cast<size_t>(pictures_->config().held_bytes_max);
   // One request alone is always taken.
-  if (picture_shares_.all() > bytes && !picture_shares_.Fits(*share, held_max)) {
+  if (picture_shares_.all() > bytes && !picture_shares_.Fits(*share, pictures_->RequestsMax())) {
     return OverloadedError("Too many pictures are waiting.");
   }
   out.prompts.back().pictures = std::move(pictures);

@@ -503,6 +503,27 @@ TEST_F(PicturePromptTest, OneClientDoesNotHoldAllThatIsHeld) {
   for (std::thread& thread : held) thread.join();
 }
 
+// What is not decoded again shares its bytes with what was.
+TEST_F(PicturePromptTest, ALaterTurnOfTheSameClientDecodesNothingAgain) {
+  ServerConfig config = PictureServer();
+  config.api_keys = {"one", "two"};
+  StartWithPictures(std::move(config));
+  const auto ask = [&](const std::string& key, const std::string& url) {
+    EXPECT_EQ(Post("/v1/chat/completions", {{"messages", UserMessage({ImagePart(url)})}},
+                   {{"authorization", "Bearer " + key}})
+                  .status,
+              200);
+    return Last().pictures.at(0);
+  };
+  const std::string url = Url(Png(28, 28)), other = Url(Png(28, 28, 7));
+  const RequestPicture first = ask("one", url);
+  EXPECT_NE(ask("one", other).pixels.identity(), first.pixels.identity());
+  EXPECT_EQ(ask("one", url).pixels.identity(), first.pixels.identity());
+  const RequestPicture another_key = ask("two", url);
+  EXPECT_EQ(another_key.hash, first.hash);
+  EXPECT_NE(another_key.pixels.identity(), first.pixels.identity()) << "keys learn of each other";
+}
+
 TEST_F(PicturePromptTest, StoredPicturesAreSharedAndShownShort) {
   StartWithPictures();
   const std::string url = Url(Png(28, 28) + std::string(2000, 'x'));
