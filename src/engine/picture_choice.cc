@@ -42,14 +42,15 @@ Result<std::optional<PictureChoice>> ChoosePictures(const EngineConfig& config,
   if (config.language_model_only) return std::optional<PictureChoice>();
   BT_ASSIGN_OR_RETURN(const bool has_encoder, HasEncoder(config.model_dir));
   if (!has_encoder) return std::optional<PictureChoice>();
-  if (ops.vision == nullptr || config.deterministic) {
-    BT_LOG(Warning, "Pictures are not taken: {}",
-           ops.vision == nullptr ? fmt::format("{} has no operations for them; a CPU has", ops.name)
-                                 : "not with --deterministic");
-    return std::optional<PictureChoice>();
-  }
   PictureChoice choice;
   BT_ASSIGN_OR_RETURN(choice.encoder, VisionConfig::Read(config.model_dir));
+  const std::string why = config.deterministic
+                              ? "not with --deterministic"
+                              : WhyNoPictures(ops.name, ops.vision, choice.encoder.widths());
+  if (!why.empty()) {
+    BT_LOG(Warning, "Pictures are not taken: {}", why);
+    return std::optional<PictureChoice>();
+  }
   if (choice.encoder.text_hidden != model.hidden) {
     return InvalidArgument(
         fmt::format("{}/config.json: the picture encoder's rows are {} wide, the text model's {}",

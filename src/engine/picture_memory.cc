@@ -66,6 +66,11 @@ Status PictureMemory::Begin(const PlannedEncode& encode) {
 }
 
 Status PictureMemory::Encode(std::span<const PlannedEncode> encodes) {
+  const OpContext context{
+      .pool = pool_, .scratch = &scratch_, .staging = &staging_, .rank = ops_.rank};
+  // What was staged for layers of a step before may still be on its way.
+  if (ops_.staging != nullptr) BT_RETURN_IF_ERROR(ops_.wait(context));
+  staging_.Reset();
   for (const PlannedEncode& encode : encodes) {
     if (!encode.pictures.empty()) BT_RETURN_IF_ERROR(Begin(encode));
     if (!batch_ || batch_->layers_left() < encode.layers) {
@@ -73,9 +78,7 @@ Status PictureMemory::Encode(std::span<const PlannedEncode> encodes) {
           fmt::format("{} layers are asked of a batch of pictures that has {} left", encode.layers,
                       batch_ ? batch_->layers_left() : 0));
     }
-    staging_.Reset();
-    batch_->Advance({.pool = pool_, .scratch = &scratch_, .staging = &staging_, .rank = ops_.rank},
-                    encode.layers);
+    batch_->Advance(context, encode.layers);
   }
   return {};
 }

@@ -72,10 +72,8 @@ Result<std::unique_ptr<VisionEncoder>> VisionEncoder::Create(const VisionConfig&
                                                              int64_t patches_max) {
   BT_RETURN_IF_ERROR(config.Validate());
   BT_CHECK(patches_max > 0);
-  if (ops.vision == nullptr) {
-    return InvalidArgument(
-        fmt::format("{} has no operations for pictures; a CPU has them", ops.name));
-  }
+  const std::string why = WhyNoPictures(ops.name, ops.vision, config.widths());
+  if (!why.empty()) return InvalidArgument(why);
   std::unique_ptr<VisionEncoder> encoder(new VisionEncoder(config, ops, patches_max));
   BT_ASSIGN_OR_RETURN(encoder->weights_, LoadVisionWeights(config, source, ops, pool));
   BT_RETURN_IF_ERROR(encoder->MakeTables());
