@@ -6,8 +6,8 @@
 // as in attention/prefill, whose softmax this is: the reference of a row is raised only when a
 // maximum exceeds it by more than 2^kSlack. Heads are padded from 72 to 80 elements for S, in two
 // pieces of 64 and 16 that the copy engine fills with zeros beyond the head; O has 72 columns.
-// Tiles end where their picture does, so that no block has patches of two pictures; keys of the
-// next picture in the last tile of keys are masked.
+// Tiles end where their picture does, so that no block has queries of two pictures; keys of the
+// pictures before and behind are masked.
 
 #include <cuda.h>
 #include <math_constants.h>
@@ -224,11 +224,12 @@ class Consumer {
   // From the scores of keys j: the exponentials in their place, the row's reference and sums, and
   // by what O is to be multiplied.
   __device__ __forceinline__ void Softmax(int j) {
-    const int seen = tile_.keys - j * kKeys;
-    if (seen < kKeys) {
+    const int end = tile_.keys - j * kKeys, begin = j == 0 ? tile_.skipped : 0;
+    if (end < kKeys || begin > 0) {
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) {
-        if (8 * (i / 4) + 2 * (lane_ % 4) + i % 2 >= seen) s_[i] = -CUDART_INF_F;
+        const int key = 8 * (i / 4) + 2 * (lane_ % 4) + i % 2;
+        if (key < begin || key >= end) s_[i] = -CUDART_INF_F;
       }
     }
     const float scale = params_.scale;

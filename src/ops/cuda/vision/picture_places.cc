@@ -37,14 +37,16 @@ TilesOnDevice UploadTiles(const OpContext& ctx, std::span<const PictureGrid> gri
   std::vector<AttentionTile> tiles;
   int32_t first = 0;
   for (const PictureGrid& grid : grids) {
-    const auto keys = static_cast<int32_t>(grid.patches());
-    for (int32_t at = 0; at < keys; at += kPictureQueries) {
+    const auto patches = static_cast<int32_t>(grid.patches());
+    const int32_t skipped = first % 8;
+    for (int32_t at = 0; at < patches; at += kPictureQueries) {
       tiles.push_back({.first_patch = first + at,
-                       .count = std::min(kPictureQueries, keys - at),
-                       .first_key = first,
-                       .keys = keys});
+                       .count = std::min(kPictureQueries, patches - at),
+                       .first_key = first - skipped,
+                       .keys = skipped + patches,
+                       .skipped = skipped});
     }
-    first += keys;
+    first += patches;
   }
   std::ranges::stable_sort(tiles, std::ranges::greater(), &AttentionTile::keys);
   return {.tiles = Up(ctx, tiles), .count = static_cast<int32_t>(tiles.size())};

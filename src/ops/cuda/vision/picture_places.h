@@ -15,11 +15,13 @@ struct PicturePlace {
   int32_t frames, rows, columns;     // of patches
 };
 
-// A tile of queries that one block takes: patches [first_patch, first_patch + count) of a picture
-// whose keys are patches [first_key, first_key + keys).
+// A tile of queries that one block takes: patches [first_patch, first_patch + count) of a picture.
+// Keys are read from patch first_key on, a multiple of 8 as the copy engine wants it: the first
+// `skipped` of them are of the picture before, and those up to `keys` of this one.
 struct AttentionTile {
   int32_t first_patch, count;
   int32_t first_key, keys;
+  int32_t skipped;
 };
 
 // In device memory, of the context's scratch.

@@ -246,6 +246,7 @@ GPU_TEST(VisionTest, TheFamilysWidths) {
   }
 }
 
+// The way its keys are cut depends on where it begins, modulo 8; nothing else does.
 GPU_TEST(VisionTest, APictureDependsOnNoOther) {
   Device device;
   Model model(kDims[0], PatchesOf(kGrids));
@@ -254,7 +255,12 @@ GPU_TEST(VisionTest, APictureDependsOnNoOther) {
     int64_t first = 0, done = 0;
     for (const PictureGrid& grid : kGrids) {
       const auto alone = model.Run(operation, &device, first, std::span(&grid, 1));
-      GPU_EXPECT(std::memcmp(alone.data(), all.data() + done, alone.size() * sizeof(float)) == 0);
+      if (operation == Operation::kBlock && first % 8 != 0) {
+        const std::vector<float> among(all.begin() + done, all.begin() + done + std::ssize(alone));
+        ExpectNear("one alone", alone, among, model.WidthOf(operation));
+      } else {
+        GPU_EXPECT(std::memcmp(alone.data(), all.data() + done, alone.size() * sizeof(float)) == 0);
+      }
       first += grid.patches();
       done += std::ssize(alone);
     }
