@@ -124,10 +124,7 @@ __device__ void Produce(
 
 class Consumer {
  public:
-  __device__ Consumer(const Params& params,
-                      const AttentionTile& tile,
-                      const Layout& smem,
-                      int head)
+  __device__ Consumer(const Params& params, const AttentionTile& tile, const Layout& smem, int head)
       : params_(params),
         tile_(tile),
         smem_(smem),
@@ -387,10 +384,10 @@ void PictureAttention(const OpContext& ctx, const PictureAttentionArgs& args) {
             "picture attention");
   const LaunchNote note = WaitsFirst("picture attention", RegionOf(args.out),
                                      Regions(RegionOf(args.qk), RegionOf(args.values)));
-  CheckOk(LaunchOverlapped(note, PictureAttentionKernel,
-                           dim3(static_cast<unsigned>(args.tiles.count),
-                                static_cast<unsigned>(args.heads)),
-                           dim3(kThreads), kSharedBytes, StreamOf(ctx), 0, params, maps));
+  CheckOk(LaunchOverlapped(
+      note, PictureAttentionKernel,
+      dim3(static_cast<unsigned>(args.tiles.count), static_cast<unsigned>(args.heads)),
+      dim3(kThreads), kSharedBytes, StreamOf(ctx), 0, params, maps));
 }
 
 }  // namespace baltoro::cuda

@@ -19,9 +19,9 @@ inline constexpr int32_t kPictureQueries = 128;  // of a tile
 inline constexpr int32_t kPictureHeadMax = 72;   // width of a head; a multiple of 8
 
 struct PictureAttentionArgs {
-  TensorView out;       // [N, H] bf16, written
-  TensorView qk;        // [N, 2 H] bf16: all queries, all keys, head by head, rotated
-  TensorView values;    // [H, N] bf16: the values of each element of each head, a row 16-byte aligned
+  TensorView out;     // [N, H] bf16, written
+  TensorView qk;      // [N, 2 H] bf16: all queries, all keys, head by head, rotated
+  TensorView values;  // [H, N] bf16: the values of each element of each head, a row 16-byte aligned
   TilesOnDevice tiles;  // of all pictures
   int32_t heads = 0;
 };

@@ -242,9 +242,8 @@ void PictureProduct(const OpContext& ctx, const PictureProductArgs& args) {
   CheckOk(MakeRowsMap(args.x.data, rows, k, args.x.stride[0] * 2, kTile, maps.x));
   CheckOk(MakeRowsMap(args.w.data, n, k, args.w.stride[0] * 2, kTile, maps.w));
   const Kernel kernel = KernelOf(args.end);
-  CheckCuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-      "picture product");
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+            "picture product");
   Regions reads(RegionOf(args.x), RegionOf(args.w));
   if (args.end == ProductEnd::kAdd) reads.Add(RegionOf(args.out));
   if (args.end == ProductEnd::kRotate) reads.Add(RegionOf(args.rotation.places, rows));

@@ -24,18 +24,18 @@ enum class ProductEnd : uint8_t {
 // Of kRotate: elements 4 i and 4 i + 1 of a head are turned by the column of the patch, 4 i + 2 and
 // 4 i + 3 by its row.
 struct PictureRotation {
-  const uint32_t* places = nullptr;              // [rows]: row << 16 | column
-  const float *cos = nullptr, *sin = nullptr;    // [side, head / 4]
-  int32_t head = 0;                              // its width
+  const uint32_t* places = nullptr;            // [rows]: row << 16 | column
+  const float *cos = nullptr, *sin = nullptr;  // [side, head / 4]
+  int32_t head = 0;                            // its width
 };
 
 struct PictureProductArgs {
   // [rows, n], as ProductEnd says, written; bf16 rows are 4-byte aligned and have room for n
   // rounded up to even.
   TensorView out;
-  TensorView x;       // [rows, k] bf16, rows 16-byte aligned
-  TensorView w;       // [n, k] bf16, likewise
-  TensorView bias;    // [n] f32; of kTurned [rows]
+  TensorView x;     // [rows, k] bf16, rows 16-byte aligned
+  TensorView w;     // [n, k] bf16, likewise
+  TensorView bias;  // [n] f32; of kTurned [rows]
   ProductEnd end = ProductEnd::kStore;
   PictureRotation rotation = {};
 };

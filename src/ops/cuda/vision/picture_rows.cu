@@ -85,12 +85,8 @@ __device__ __forceinline__ const PicturePlace& Find(const PlacesOnDevice& pictur
 }
 
 template <int kFours>
-__global__ void __launch_bounds__(kThreads) NormKernel(__nv_bfloat16* out,
-                                                       int64_t out_stride,
-                                                       const float* x,
-                                                       int64_t rows,
-                                                       int width,
-                                                       Norm norm) {
+__global__ void __launch_bounds__(kThreads) NormKernel(
+    __nv_bfloat16* out, int64_t out_stride, const float* x, int64_t rows, int width, Norm norm) {
   hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();
   const int64_t at = WarpRow();
@@ -146,11 +142,10 @@ __global__ void __launch_bounds__(kThreads) PositionsKernel(PositionParams p) {
   // Lanes 0 to 3 have the taps of rows, 4 to 7 those of columns.
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int entry;
-  const float weight =
-      lane / 4 == 0
-          ? TapWeight(in_frame / picture.columns, picture.rows, p.table_rows, lane % 4, entry)
-          : TapWeight(in_frame % picture.columns, picture.columns, p.table_columns, lane % 4,
-                      entry);
+  const float weight = lane / 4 == 0 ? TapWeight(in_frame / picture.columns, picture.rows,
+                                                 p.table_rows, lane % 4, entry)
+                                     : TapWeight(in_frame % picture.columns, picture.columns,
+                                                 p.table_columns, lane % 4, entry);
   float weights[16];
   const float* entries[16];
 #pragma unroll
@@ -231,8 +226,8 @@ __global__ void __launch_bounds__(kThreads) MergeKernel(MergeParams p) {
 #pragma unroll
   for (int i = 0; i < kFours; ++i) mean.v[i] = make_float4(0, 0, 0, 0);
   for (int frame = 0; frame < picture.frames; ++frame) {
-    const int64_t patch = picture.first_patch +
-                          (int64_t{frame} * picture.rows + row) * picture.columns + column;
+    const int64_t patch =
+        picture.first_patch + (int64_t{frame} * picture.rows + row) * picture.columns + column;
     Row<kFours> normed;
     normed.Load(p.x + patch * p.width, p.width);
     normed.Normalise(p.norm, p.width);

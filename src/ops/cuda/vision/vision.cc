@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;  // of an arena
 constexpr int64_t kRowTile = 128;    // of a product
-constexpr int64_t kRowStep = 8;      // elements: rows that the copy engine reads are 16-byte aligned
+constexpr int64_t kRowStep = 8;  // elements: rows that the copy engine reads are 16-byte aligned
 
 int64_t RoundUp(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
@@ -79,11 +79,9 @@ void EmbedPatches(const OpContext& ctx, const EmbedPatchesArgs& args) {
   const TensorView values = Rows(ctx, total, args.pixels.dim(1));
   PatchPositions(ctx, args, UploadPlaces(ctx, args.grids, 1));
   PatchValues(ctx, values, args);
-  PictureProduct(ctx, {.out = args.x,
-                       .x = values,
-                       .w = w,
-                       .bias = args.projection.bias,
-                       .end = ProductEnd::kAdd});
+  PictureProduct(
+      ctx,
+      {.out = args.x, .x = values, .w = w, .bias = args.projection.bias, .end = ProductEnd::kAdd});
 }
 
 // Into `out` [N, H] bf16, by way of `wide`.

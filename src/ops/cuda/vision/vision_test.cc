@@ -149,14 +149,15 @@ class Model {
     if (on) device->scratch().Reset(), device->staging().Reset();
     switch (operation) {
       case Operation::kEmbed:
-        ops.embed(ctx, {.x = at(x),
-                        .pixels = at(pixels_).rows(first, patches),
-                        .scale = {1 / 127.5f, 1 / 100.0f, 1 / 50.0f},
-                        .shift = {-1, -0.75f, -2},
-                        .projection = projection_.Get(on),
-                        .positions = TensorView(at(positions_).data, DType::kF32, {8, 6, d_.hidden}),
-                        .times = at(times_),
-                        .grids = grids});
+        ops.embed(ctx,
+                  {.x = at(x),
+                   .pixels = at(pixels_).rows(first, patches),
+                   .scale = {1 / 127.5f, 1 / 100.0f, 1 / 50.0f},
+                   .shift = {-1, -0.75f, -2},
+                   .projection = projection_.Get(on),
+                   .positions = TensorView(at(positions_).data, DType::kF32, {8, 6, d_.hidden}),
+                   .times = at(times_),
+                   .grids = grids});
         break;
       case Operation::kBlock:
         ops.block(ctx, {.x = at(x),
@@ -287,8 +288,8 @@ GPU_TEST(VisionTest, ScratchIsWhatWasReckoned) {
         model.Run(operation, &device, 0, grids);
         most = std::max(most, device.scratch().TakePeak());
       }
-      const auto reckoned = static_cast<size_t>(
-          CudaVisionOps().scratch_bytes(model.Widths(), PatchesOf(grids), 1));
+      const auto reckoned =
+          static_cast<size_t>(CudaVisionOps().scratch_bytes(model.Widths(), PatchesOf(grids), 1));
       GPU_EXPECT_LE(most, reckoned);
       GPU_EXPECT_LE(static_cast<double>(reckoned), 1.25 * static_cast<double>(most) + 4096);
     }
