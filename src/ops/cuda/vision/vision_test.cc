@@ -10,6 +10,7 @@
 
 #include "device/cuda/device_info.h"
 #include "ops/cuda/rows/rows_test_support.h"
+#include "ops/cuda/vision/picture_attention.h"
 #include "ops/cuda/vision/vision.h"
 
 namespace baltoro::cuda {
@@ -244,6 +245,81 @@ GPU_TEST(VisionTest, TheFamilysWidths) {
     const auto want = model.Run(operation, nullptr, 0, grids);
     ExpectNear(std::string(name) + " of the family", model.Run(operation, &device, 0, grids), want,
                model.WidthOf(operation));
+  }
+}
+
+// What one head of a patch sees in patches [first, first + count), of queries and keys [N, 2 H] and
+// values [H, N] as they are rounded.
+std::vector<float> Seen(Tensor& qk,
+                        Tensor& values,
+                        int64_t patch,
+                        int64_t first,
+                        int64_t count,
+                        int64_t head,
+                        int64_t width) {
+  const int64_t hidden = qk.host().dim(1) / 2;
+  const Bf16* const q = qk.host().row<Bf16>(patch) + head * width;
+  std::vector<double> shares;
+  double highest = -INFINITY, sum = 0;
+  for (int64_t key = first; key < first + count; ++key) {
+    const Bf16* const k = qk.host().row<Bf16>(key) + hidden + head * width;
+    double score = 0;
+    for (int64_t d = 0; d < width; ++d) score += double{ToFloat(q[d])} * double{ToFloat(k[d])};
+    shares.push_back(score / std::sqrt(static_cast<double>(width)));
+    highest = std::max(highest, shares.back());
+  }
+  for (double& share : shares) sum += share = std::exp(share - highest);
+  std::vector<float> out;
+  for (int64_t d = 0; d < width; ++d) {
+    const Bf16* const v = values.host().row<Bf16>(head * width + d) + first;
+    double seen = 0;
+    for (int64_t key = 0; key < count; ++key) seen += shares[key] / sum * double{ToFloat(v[key])};
+    out.push_back(static_cast<float>(seen));
+  }
+  return out;
+}
+
+// Scores so far apart that the softmax reference rises from tile to tile of keys, and pictures that
+// begin anywhere and take many tiles.
+GPU_TEST(VisionTest, AttentionOfSharpScores) {
+  const std::vector<PictureGrid> grids = {
+      {1, 3, 1}, {1, 30, 31}, {1, 1, 1}, {2, 12, 12}, {1, 7, 9}};
+  constexpr int64_t kWidth = 72, kCount = 2;
+  const int64_t patches = PatchesOf(grids), aligned = (patches + 7) / 8 * 8;
+  Device device;
+  for (const float sharp : {0.3f, 1.0f, 3.0f}) {
+    Tensor qk = Random(51, DType::kBf16, patches, 2 * kCount * kWidth, 3 * sharp);
+    std::mt19937_64 random(52);
+    Tensor values(DType::kBf16, kCount * kWidth, patches, aligned);
+    values.FillNormal(random, 1);
+    Tensor out(DType::kBf16, patches, kCount * kWidth);
+    out.ToDevice();
+    device.scratch().Reset();
+    device.staging().Reset();
+    PictureAttention(device.ctx(), {.out = out.device(),
+                                    .qk = qk.device(),
+                                    .values = values.device(),
+                                    .tiles = UploadTiles(device.ctx(), grids),
+                                    .heads = kCount});
+    device.Wait();
+    const std::vector<char> bytes = out.FromDevice();
+    std::vector<float> got, want;
+    int64_t first = 0;
+    for (const PictureGrid& grid : grids) {
+      for (int64_t patch = first; patch < first + grid.patches(); patch += patch % 5 == 0 ? 1 : 3) {
+        for (int64_t head = 0; head < kCount; ++head) {
+          for (const float value : Seen(qk, values, patch, first, grid.patches(), head, kWidth)) {
+            want.push_back(value);
+          }
+          for (int64_t d = 0; d < kWidth; ++d) {
+            got.push_back(ElementOf(bytes, DType::kBf16,
+                                    static_cast<size_t>((patch * kCount + head) * kWidth + d)));
+          }
+        }
+      }
+      first += grid.patches();
+    }
+    ExpectNear("scores times " + std::to_string(9 * sharp * sharp), got, want, kWidth);
   }
 }
 
