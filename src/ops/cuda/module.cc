@@ -20,7 +20,6 @@
 #include "ops/cuda/launch/kernel_table.h"
 #include "ops/cuda/launch/placed_launch.h"
 #include "ops/cuda/layer/layer_state.h"
-#include "ops/cuda/vision/vision.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -53,7 +52,6 @@ OpsTable MakeTable(int device, RankState* rank) {
   table.small = &CudaSmallOps();
   table.pick = Pick;
   table.sample = Sample;
-  table.vision = &CudaVisionOps();
   return table;
 }
 
