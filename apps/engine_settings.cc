@@ -159,7 +159,10 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config) {
     config.tuned_config = usual.tuned_config;
   }
   if (kStepsCannotOverlap.holds(facts)) config.async_scheduling = false;
-  if (kOneTensorRank.holds(facts)) config.enable_expert_parallel = usual.enable_expert_parallel;
+  if (kOneTensorRank.holds(facts)) {
+    config.enable_expert_parallel = usual.enable_expert_parallel;
+    config.mm_encoder_tp_mode = usual.mm_encoder_tp_mode;
+  }
   if (kSlicedExperts.holds(facts)) config.expert_placement = usual.expert_placement;
   if (kRanksExchange.holds(facts)) config.modelled_exchange = usual.modelled_exchange;
   if (kFollows.holds(facts)) config.target_step_ms = usual.target_step_ms;
@@ -224,6 +227,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.target_step_ms = options.target_step_ms;
   config.deterministic = options.deterministic;
   config.language_model_only = options.language_model_only;
+  config.mm_encoder_tp_mode = options.mm_encoder_tp_mode;
   constexpr double kGiB = 1 << 30, kMost = 1024;
   config.picture_cache_bytes =
       static_cast<int64_t>(std::min(options.picture_cache_gib, kMost) * kGiB);

@@ -66,6 +66,9 @@ std::string DoorOf(const ServeOptions& o) {
                      o.reasoning_parser == "none",
                      o.normalise_tool_call_ids,
                      o.media.pictures_max,
+                     o.media.folder,
+                     o.media.hosts,
+                     o.media.any_public_host,
                      o.engine_in_process,
                      o.headless,
                      o.replicas.total,
@@ -145,6 +148,7 @@ class Values {
         }
         return {name, "/somewhere"};
       case ValueKind::kStrings:
+      case ValueKind::kEach:
         return {name, "a"};
       case ValueKind::kJsonObject:
         return {name, R"({"a":1})"};

@@ -17,6 +17,7 @@
 #include "engine/fixed_steps.h"
 #include "engine/layout_choice.h"
 #include "engine/load_choice.h"
+#include "engine/picture_choice.h"
 #include "engine/stand_in.h"
 #include "engine_settings.h"
 #include "model/weight_count.h"
@@ -103,6 +104,23 @@ Status CountDraft(const EngineConfig& config,
   return {};
 }
 
+// A picture encoder, of which no more need be here than config.json.
+Status CountPictures(const PlannedModel& planned,
+                     const EngineConfig& config,
+                     const K2Config& model,
+                     const BackendChoice& backend,
+                     PlanOptions& options) {
+  BT_ASSIGN_OR_RETURN(const PictureAnswer pictures,
+                      ChoosePictures({.config = config,
+                                      .model_dir = planned.dir,
+                                      .model = model,
+                                      .ops = *backend.ops,
+                                      .gpu = backend.gpu.has_value(),
+                                      .ranks_here = options.layout.ranks() / config.nodes}));
+  if (pictures.choice) options.pictures = pictures.choice->bytes;
+  return {};
+}
+
 Result<MemoryPlan> PlanHost(const PlannedModel& planned,
                             const EngineConfig& config,
                             const BackendChoice& backend,
@@ -128,6 +146,7 @@ Result<MemoryPlan> PlanHost(const PlannedModel& planned,
   if (!planned.described) {
     BT_RETURN_IF_ERROR(CountDraft(config, model.config, backend, options));
   }
+  BT_RETURN_IF_ERROR(CountPictures(planned, config, model.config, backend, options));
   model.plain = PlainForm(act);
   // The ranks of this node, and its replicas, share its memory, where it is a CPU.
   const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());

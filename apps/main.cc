@@ -27,6 +27,7 @@
 #include "flags/command_line.h"
 #include "flags/environment.h"
 #include "inspect.h"
+#include "picture_main.h"
 #include "plan.h"
 #include "pull.h"
 #include "quantize.h"
@@ -142,6 +143,11 @@ int main(int argc, char** argv) {
   if (!args.empty() && args[0] == kEngineSubcommand) {
     IgnoreStraySignals();
     return RunEngineMain(args);
+  }
+  // Where `serve` decodes pictures; likewise.
+  if (!args.empty() && args[0] == kPictureSubcommand) {
+    IgnoreStraySignals();
+    return RunPictureMain();
   }
 
   const Environment environment = ReadEnvironment(environ);

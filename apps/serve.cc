@@ -17,10 +17,12 @@
 #include "engine/engine_process.h"
 #include "engine_main.h"
 #include "engine_settings.h"
+#include "fetch/media_sources.h"
 #include "flags/flag_report.h"
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
+#include "picture_main.h"
 #include "pull/http_session.h"
 #include "replicas.h"
 #include "server/server.h"
@@ -51,7 +53,30 @@ Status ReadApiKeys(const ServeOptions& options, std::vector<std::string>& out) {
   return {};
 }
 
-Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::string& dir) {
+// What the door needs for pictures, where the model takes them and is served with its encoder.
+Status ReadPictures(const ServeOptions& options,
+                    const std::string& program,
+                    const std::string& dir,
+                    ServerConfig& config) {
+  if (options.language_model_only) return {};
+  const Result<PictureRules> rules = ReadPictureRules(dir);
+  if (!rules.ok()) return rules.status().code() == Code::kNotFound ? Status() : rules.status();
+  config.pictures = PictureConfig{.rules = rules.value(),
+                                  .decoder = {program, kPictureSubcommand},
+                                  .count_max = options.media.pictures_max};
+  BT_ASSIGN_OR_RETURN(config.media, OpenMediaSource(options.media));
+  // A URL that is slow keeps a thread from the pictures of others.
+  constexpr size_t kFetchingThreads = 8;
+  if (!options.media.hosts.empty() || options.media.any_public_host) {
+    config.picturing.threads = kFetchingThreads;
+    BT_RETURN_IF_ERROR(StartHttp());
+  }
+  return {};
+}
+
+Result<ServerConfig> MakeServerConfig(const ServeOptions& options,
+                                      const std::string& program,
+                                      const std::string& dir) {
   ServerConfig config;
   config.http.host = options.host;
   config.http.port = options.port;
@@ -85,12 +110,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.environment = options.environment;
   config.profile_dir = options.profiler.dir;
   config.profile_gzip = options.profiler.gzip;
-  if (Result<PictureRules> rules = ReadPictureRules(dir); rules.ok()) {
-    config.pictures =
-        PictureConfig{.rules = rules.value(), .count_max = options.media.pictures_max};
-  } else if (rules.status().code() != Code::kNotFound) {
-    return rules.status();
-  }
+  BT_RETURN_IF_ERROR(ReadPictures(options, program, dir, config));
   config.root_path = options.root_path;
   while (config.root_path.ends_with('/')) config.root_path.pop_back();
   config.stats_every = options.log_stats_interval_s;
@@ -113,10 +133,12 @@ std::vector<TokenId> EndTokens(const K2Config& config, const Tokenizer* tokenize
   return {ids.begin(), ids.end()};
 }
 
-Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) {
+Result<DoorParts> OpenDoor(const ServeOptions& options,
+                           const std::string& program,
+                           const std::string& dir) {
   DoorParts door;
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
-  BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, dir));
+  BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, program, dir));
   if (!options.tls.certfile.empty()) {
     BT_ASSIGN_OR_RETURN(door.tls, TlsRefresh::Load(options.tls));
     door.config.http.tls = door.tls->context();
@@ -338,7 +360,7 @@ Result<Launch> PrepareLaunch(const ServeOptions& options,
   Launch launch;
   const bool has_door = !options.headless && !model.described;
   if (has_door) {
-    BT_ASSIGN_OR_RETURN(launch.door, OpenDoor(options, model.dir));
+    BT_ASSIGN_OR_RETURN(launch.door, OpenDoor(options, program, model.dir));
   }
   BT_ASSIGN_OR_RETURN(launch.engine, MakeEngineConfig(options, model.dir));
   BT_RETURN_IF_ERROR(PlaceDraft(model.dir, program, launch.engine.speculation));

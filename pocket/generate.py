@@ -13,8 +13,10 @@ class Generator:
         self.device = model.norm.device
 
     @torch.no_grad()
-    def batch(self, prompts, budgets):
-        """Continuations (token lists without the stop token) of one batch."""
+    def batch(self, prompts, budgets, seen=None):
+        """Continuations (token lists without the stop token) of one batch.
+
+        seen: what stands in the place of the placeholders of all the prompts, in their order: (the placeholder, [count, hidden])."""
         m, c, dev = self.model, self.model.c, self.device
         dtype = torch.get_autocast_dtype(dev.type) if torch.is_autocast_enabled(dev.type) else m.lm_head.weight.dtype
         lengths = torch.tensor([len(p) for p in prompts], device=dev)
@@ -28,7 +30,9 @@ class Generator:
         starts = torch.cumsum(lengths, 0) - lengths
         position = torch.arange(len(ids), device=dev) - starts[row]
         bounds = torch.cat((starts, starts[-1:] + lengths[-1:])).int()
-        x = m.embed_tokens(ids)
+        x = m.embed_tokens(ids).float()
+        if seen is not None:
+            x[ids == seen[0]] = seen[1].float()
         cos, sin = m.angles(position)
         for i, layer in enumerate(m.layers):
             a = layer.self_attn
@@ -50,7 +54,7 @@ class Generator:
             outputs[:, step] = torch.where(done, self.stop, token)
             if step % 16 == 15 and bool(done.all()):
                 break
-            x = m.embed_tokens(token)
+            x = m.embed_tokens(token).float()
             cos, sin = m.angles(lengths)
             mask = torch.where(span[None] <= lengths[:, None], 0.0, float("-inf"))[:, None]
             for i, layer in enumerate(m.layers):

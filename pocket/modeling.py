@@ -55,11 +55,11 @@ def packed_attention(q, k, v, bounds, longest, scale):
     if q.is_cuda and q.dtype == torch.bfloat16:
         from torch.nn.attention.varlen import varlen_attn
         return varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0))
-    out = torch.empty_like(q)
-    for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist()):
-        one = [t[a:b].transpose(0, 1)[None] for t in (q, k, v)]
-        out[a:b] = F.scaled_dot_product_attention(*one, is_causal=True, scale=scale)[0].transpose(0, 1)
-    return out
+    out = []
+    for one in zip(*(t.split(bounds.diff().tolist()) for t in (q, k, v))):
+        one = [t.transpose(0, 1)[None] for t in one]
+        out.append(F.scaled_dot_product_attention(*one, is_causal=True, scale=scale)[0].transpose(0, 1))
+    return torch.cat(out)
 
 
 class Attention(nn.Module):

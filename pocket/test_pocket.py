@@ -1,4 +1,4 @@
-"""Tests of the scripts here: python3 -m unittest pocket/test_pocket.py (needs regex, jinja2, tiktoken; torch for the last three, transformers for one)."""
+"""Tests of the scripts here: python3 -m unittest pocket/test_pocket.py (needs regex, jinja2, tiktoken; some need torch, transformers or Pillow)."""
 import gzip
 import json
 import os
@@ -104,6 +104,67 @@ class PocketTest(unittest.TestCase):
         with torch.no_grad():
             ours, theirs = load(HERE / "model").logits(ids), reference_model(torch.float32)(ids[None]).logits[0]
         self.assertLess(float((ours - theirs).abs().max()), 1e-3)
+
+    def test_prompts_with_pictures_are_what_the_template_prints(self):
+        try:
+            from data import see_mix
+        except ImportError:
+            self.skipTest("Pillow is not installed")
+        special = re.compile("(" + "|".join(map(re.escape, self.tokenizer.special)) + ")")
+        renderer, page = Renderer(self.tokenizer), template()
+        for case, _ in zip(see_mix.stream(random.Random(5)), range(60)):
+            turns = case.messages[:-1]
+            tokens = [part["canvas"].tokens() for m in turns if isinstance(m["content"], list) for part in m["content"] if part["type"] == "image"]
+            text = page.render(messages=turns, add_generation_prompt=True, thinking=case.thinking)
+            self.assertEqual(text.count("<|media_pad|>"), len(tokens))
+            ids = []
+            for part in special.split(text):
+                if part == "<|media_pad|>":
+                    ids += [self.tokenizer.special[part]] * tokens.pop(0)
+                else:
+                    ids += [self.tokenizer.special[part]] if part in self.tokenizer.special else self.tokenizer.encode(part)
+            told = [{**m, "content": [{"type": "image", "tokens": part["canvas"].tokens()} if part["type"] == "image" else part for part in m["content"]]}
+                    if isinstance(m["content"], list) else m for m in turns]
+            self.assertEqual(renderer.prompt(told, None, case.thinking), ids)
+
+    def test_pictures_asked_about_are_held_out(self):
+        try:
+            from data import see_mix
+        except ImportError:
+            self.skipTest("Pillow is not installed")
+        rng = random.Random(3)
+        for task in see_mix.TASKS:
+            for hard in (0, 1):
+                self.assertTrue(held_out(see_mix.question(rng, task, hard)))
+                self.assertFalse(held_out(see_mix.talk(rng, task, hard)))
+
+    def test_the_encoder_agrees_with_transformers(self):
+        try:
+            import numpy
+            import torch
+            import transformers  # noqa: F401
+            import vision
+        except ImportError:
+            self.skipTest("torch or transformers is not installed")
+        sys.path.insert(0, str(HERE.parent / "tests/golden/vision"))
+        import make_vision
+        shape = dict(make_vision.TINY_A)
+        sight = vision.Sight({**vision.CONFIG, **shape}, most=64)
+        sight.load_state_dict({name: make_vision.weight(name, dims).float() for name, dims in make_vision.shapes(shape).items()})
+        rng, pictures, pixels, grids = numpy.random.default_rng(1), [], [], []
+        for height, width in ((56, 56), (112, 112), (28, 28), (60, 200), (224, 84), (300, 100)):
+            picture = rng.integers(0, 256, (height, width, 3), dtype=numpy.uint8)
+            rows, columns = -(-height // 28) * 2, -(-width // 28) * 2
+            full = numpy.zeros((rows * 14, columns * 14, 3), numpy.uint8)
+            full[:height, :width] = picture
+            pictures.append(picture)
+            pixels.append(full.reshape(rows, 14, columns, 14, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 14, 14))
+            grids.append([1, rows, columns])
+        with torch.no_grad():
+            ours = sight(*vision.pack(pictures))
+            theirs = make_vision.encode(make_vision.load(shape, torch.float32), torch.from_numpy(numpy.concatenate(pixels)).float() / 127.5 - 1, grids)
+        self.assertEqual(ours.shape, theirs.shape)
+        self.assertLess(float((ours - theirs).norm() / theirs.norm()), 1e-5)
 
     def test_the_draft_agrees_with_the_recorded_ones(self):
         """The second round of tests/golden/eagle3: all slots with the target's vectors, then the chain from the last."""

@@ -6,8 +6,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "chat/answer_printer.h"
 #include "chat/conversation.h"
@@ -16,6 +18,7 @@
 #include "chat/line_editor.h"
 #include "chat/typed_message.h"
 #include "client/api_client.h"
+#include "client/picture_file.h"
 #include "terminal/safe_text.h"
 
 namespace baltoro {
@@ -58,6 +61,18 @@ class Chat {
         model_(model),
         conversation_(options, std::move(model)) {}
 
+  // Of the next question.
+  Status AddPicture(const std::string& path, std::string_view flag) {
+    // Other servers have no such route, and say themselves what is too much.
+    if (!picture_bytes_max_) {
+      const Result<Json> info = client_.Get("/server_info");
+      picture_bytes_max_ = PictureBytesMaxOf(info.ok() ? info.value() : Json());
+    }
+    BT_ASSIGN_OR_RETURN(std::string url, ReadPictureUrl(path, flag, *picture_bytes_max_));
+    pictures_.push_back(std::move(url));
+    return {};
+  }
+
   // Of one answer.
   int Once(const std::string& question) { return Turn(question) ? 0 : 1; }
 
@@ -75,7 +90,8 @@ class Chat {
     std::string line;
     for (;;) {
       std::fflush(screen);
-      const LineEditor::Got got = editor.Read(message.begun() ? "... " : "> ", line);
+      const std::string prompt = pictures_.empty() ? "> " : fmt::format("({}) > ", Waiting());
+      const LineEditor::Got got = editor.Read(message.begun() ? "... " : prompt.c_str(), line);
       if (got != LineEditor::Got::kLine) std::fputs("\n", screen);
       if (got == LineEditor::Got::kEnd) return 0;
       if (got == LineEditor::Got::kForgotten) {
@@ -100,6 +116,10 @@ class Chat {
   }
 
  private:
+  std::string Waiting() const {
+    return pictures_.size() == 1 ? "1 picture" : fmt::format("{} pictures", pictures_.size());
+  }
+
   // False: to leave.
   bool Obey(const std::string& text, std::FILE* screen) {
     const Result<ChatCommand> command = ParseChatCommand(text);
@@ -121,6 +141,15 @@ class Chat {
         done = argument.empty() ? "no system prompt from the next question on"
                                 : "the system prompt holds from the next question on";
         break;
+      case ChatVerb::kImage:
+        if (argument.empty()) {
+          pictures_.clear();
+        } else {
+          status = AddPicture(argument, "/image");
+        }
+        done = pictures_.empty() ? "no picture goes with the next question"
+                                 : Waiting() + " for the next question";
+        break;
       case ChatVerb::kClear:
         conversation_.Clear();
         done = conversation_.has_system() ? "a new conversation, with the same system prompt"
@@ -138,14 +167,15 @@ class Chat {
     if (status.ok()) {
       fmt::print(screen, "({})\n", ForTerminal(done));
     } else {
-      Say(status.message());
+      Say(ForTerminal(status.message(), kErrorBytesMax));
     }
     return true;
   }
 
   // False: there is no answer, for a reason that has been told.
   bool Turn(const std::string& question) {
-    if (const Status status = conversation_.Ask(question); !status.ok()) {
+    const std::vector<std::string> pictures = std::exchange(pictures_, {});
+    if (const Status status = conversation_.Ask(question, pictures); !status.ok()) {
       Say(status.message());
       return false;
     }
@@ -188,6 +218,7 @@ class Chat {
       conversation_.Answer(content, reasoning);
     } else {
       conversation_.DropQuestion();
+      pictures_ = pictures;
     }
     if (interrupted) {
       Say(answered ? "stopped; what there is of the answer stays in the conversation"
@@ -208,6 +239,8 @@ class Chat {
   Conversation conversation_;
   const bool terminal_ = isatty(STDOUT_FILENO) == 1;
   bool output_failed_ = false, history_failed_ = false;
+  std::vector<std::string> pictures_;  // URLs, of the next question
+  std::optional<uint64_t> picture_bytes_max_;
 };
 
 // What the server said, whole, and what can be done about it.
@@ -238,8 +271,10 @@ void Complain(const Status& status, ApiClient* client, const std::string& url) {
 
 void Chat::Explain(const Status& status) {
   Complain(status, &client_, options_.url);
-  if ((client_.http_status() == 400 || client_.http_status() == 413) && conversation_.begun())
-    if (isatty(STDIN_FILENO) == 1) Say("if the conversation has become too long: /clear");
+  const bool refused = client_.http_status() == 400 || client_.http_status() == 413;
+  if (!refused || isatty(STDIN_FILENO) != 1) return;
+  if (!pictures_.empty()) Say("the pictures wait for another question: /image forgets them");
+  if (conversation_.begun()) Say("if the conversation has become too long: /clear");
 }
 
 }  // namespace
@@ -267,6 +302,12 @@ int RunChat(const ChatOptions& options) {
     return 1;
   }
   Chat chat(options, std::move(client).value(), model.value());
+  for (const std::string& path : options.images) {
+    if (const Status status = chat.AddPicture(path, "--image"); !status.ok()) {
+      Say(ForTerminal(status.message(), kErrorBytesMax));
+      return 1;
+    }
+  }
   return conversation ? chat.Talk() : chat.Once(question);
 }
 

@@ -13,9 +13,17 @@ Conversation::Conversation(const ChatOptions& options, std::string model)
       system_(options.system),
       thinking_(options.thinking) {}
 
-Status Conversation::Ask(const std::string& text) {
+Status Conversation::Ask(const std::string& text, const std::vector<std::string>& pictures) {
   if (!IsValidUtf8(text)) return InvalidArgument("the question is no UTF-8 text");
-  messages_.push_back({{"role", "user"}, {"content", text}});
+  Json content = text;
+  if (!pictures.empty()) {
+    content = Json::array();
+    for (const std::string& url : pictures) {
+      content.push_back({{"type", "image_url"}, {"image_url", {{"url", url}}}});
+    }
+    content.push_back({{"type", "text"}, {"text", text}});
+  }
+  messages_.push_back({{"role", "user"}, {"content", std::move(content)}});
   return {};
 }
 

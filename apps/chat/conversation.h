@@ -3,6 +3,7 @@
 // What was said so far, as the chat API takes it. One thread.
 
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "base/status.h"
@@ -14,8 +15,9 @@ class Conversation {
  public:
   Conversation(const ChatOptions& options, std::string model);
 
-  // kInvalidArgument where `text` is no UTF-8.
-  Status Ask(const std::string& text);
+  // `pictures` are data: URLs, which go before the text, so that another question about the same
+  // pictures begins as this one does. kInvalidArgument where `text` is no UTF-8.
+  Status Ask(const std::string& text, const std::vector<std::string>& pictures);
   void Answer(const std::string& content, const std::string& reasoning);
   // The newest question was not answered, and is as if it had not been asked.
   void DropQuestion();
@@ -28,7 +30,7 @@ class Conversation {
 
   // The body of the request whose answer is due.
   Json Request() const;
-  // A file of model and messages; there must be none of this name.
+  // A file of model and messages, with the pictures in them; there must be none of this name.
   Status Save(const std::string& path) const;
 
  private:

@@ -21,8 +21,9 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"/help", ChatVerb::kHelp, Takes::kNothing},     {"/system", ChatVerb::kSystem, Takes::kAny},
-    {"/clear", ChatVerb::kClear, Takes::kNothing},   {"/save", ChatVerb::kSave, Takes::kSome},
-    {"/thinking", ChatVerb::kThinking, Takes::kAny}, {"/quit", ChatVerb::kQuit, Takes::kNothing},
+    {"/image", ChatVerb::kImage, Takes::kAny},       {"/clear", ChatVerb::kClear, Takes::kNothing},
+    {"/thinking", ChatVerb::kThinking, Takes::kAny}, {"/save", ChatVerb::kSave, Takes::kSome},
+    {"/quit", ChatVerb::kQuit, Takes::kNothing},
 };
 
 }  // namespace
@@ -31,9 +32,11 @@ const char* const kChatHelp =
     "/help               this list\n"
     "/system TEXT        sets the system prompt from the next question on; without TEXT there is "
     "none\n"
+    "/image FILE         sends a picture with the next question, again for another one; without "
+    "FILE none\n"
     "/clear              begins a new conversation; the system prompt stays\n"
     "/thinking on|off    lets the model think before it answers, or not\n"
-    "/save FILE          writes the conversation as JSON, as the API takes it\n"
+    "/save FILE          writes the conversation as JSON, as the API takes it, pictures and all\n"
     "/quit               leaves, as Ctrl-D does\n"
     "A line that ends in \\ goes on with the next one; text between two \"\"\" may have any "
     "lines.\n"

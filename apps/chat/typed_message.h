@@ -30,7 +30,7 @@ class TypedMessage {
   bool block_ = false, in_block_ = false;
 };
 
-enum class ChatVerb { kHelp, kSystem, kClear, kThinking, kSave, kQuit };
+enum class ChatVerb { kHelp, kSystem, kImage, kClear, kThinking, kSave, kQuit };
 
 struct ChatCommand {
   ChatVerb verb;

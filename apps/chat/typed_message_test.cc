@@ -47,6 +47,8 @@ TEST(ChatCommandTest, ACommandHasWhatItTakes) {
   EXPECT_EQ(system.value().argument, "Be\nbrief.");
   EXPECT_TRUE(ParseChatCommand("/thinking off").ok());
   EXPECT_TRUE(ParseChatCommand("/quit ").ok());
+  EXPECT_EQ(ParseChatCommand("/image  my cat.png ").value().argument, "my cat.png");
+  EXPECT_EQ(ParseChatCommand("/image").value().argument, "");
 }
 
 TEST(ChatCommandTest, AWrongOneSaysWhatIsMeant) {

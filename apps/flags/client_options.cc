@@ -24,6 +24,9 @@ constexpr FlagSpec kChatFlags[] = {
      .initial = "true",
      .help = "Lets the model think before it answers. Thinking is shown on a terminal alone."},
     {.name = "system", .kind = kString, .help = "The system prompt."},
+    {.name = "image",
+     .kind = kEach,
+     .help = "Picture for the first question: a JPEG, PNG, WebP or GIF file. Once for each one."},
     {.name = "temperature",
      .kind = kFloat,
      .initial = "the model's",
@@ -118,6 +121,7 @@ Outcome<ChatOptions> ParseChat(std::span<const std::string> args, const Environm
   Get(flags.value(), "model", options.model);
   Get(flags.value(), "thinking", options.thinking);
   Get(flags.value(), "system", options.system);
+  Get(flags.value(), "image", options.images);
   const auto given = [&](const char* name) { return flags.value().uses.contains(name); };
   if (given("temperature")) Get(flags.value(), "temperature", options.temperature.emplace());
   if (given("max-tokens")) Get(flags.value(), "max-tokens", options.max_tokens.emplace());

@@ -18,7 +18,8 @@ struct ChatOptions {
   std::string model;  // empty: the first that the server names
   std::string api_key;
   bool thinking = true;
-  std::string system;  // empty: none
+  std::string system;               // empty: none
+  std::vector<std::string> images;  // paths, for the first question
   std::optional<double> temperature;
   std::optional<int64_t> max_tokens;
   std::string history;  // path of the file; empty: none

@@ -80,6 +80,10 @@ TEST(CommandLineTest, ChatTakesItsPromptAsWords) {
   EXPECT_FALSE(options.thinking);
   EXPECT_EQ(options.prompt, "what is 2+2?");
   EXPECT_EQ(Accept<ChatOptions>({"chat", "--api-key=k"}, {{"VLLM_API_KEY", "env"}}).api_key, "k");
+  const auto looking = Accept<ChatOptions>(
+      {"chat", "--image", "a.png", "what", "is", "--image=b c.jpg", "it?", "--image", "a.png"});
+  EXPECT_EQ(looking.images, (std::vector<std::string>{"a.png", "b c.jpg", "a.png"}));
+  EXPECT_EQ(looking.prompt, "what is it?");
   EXPECT_EQ(Accept<ChatOptions>({"chat", "--", "--no-thinking"}).prompt, "--no-thinking");
   EXPECT_TRUE(Contains(End({"chat", "--help"}).out, "--no-thinking"));
 }

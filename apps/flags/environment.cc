@@ -72,7 +72,14 @@ constexpr Variable kVariables[] = {
      "The same after that, with NCCL's spellings: beginnings, =name, ^exception. NCCL reads it "
      "too."},
     {"HCCL_SOCKET_IFNAME", "The same after that: its name."},
-    {"VLLM_IMAGE_FETCH_TIMEOUT"},
+    {"VLLM_IMAGE_FETCH_TIMEOUT", "Seconds for fetching one picture, redirects and all (5)."},
+    {"VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0: a URL of a picture that redirects is refused."},
+    {"VLLM_MEDIA_EGRESS_BLOCK_PRIVATE",
+     "0: hosts that --allowed-media-domains names may have private addresses."},
+    {"VLLM_MEDIA_FETCH_MAX_RETRIES", "", "a picture is fetched once; the client asks again"},
+    {"VLLM_MEDIA_LOADING_THREAD_COUNT", "", "the number of pictures at once is bounded already"},
+    {"VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB", "", "a picture has at most 32 MiB, wherever it is from"},
+    {"VLLM_MAX_IMAGE_PIXELS", "", "a picture has at most 50 million pixels"},
     {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "",
      "the door always outlives its engine, and starts it again"},
     {"VLLM_LOGGING_CONFIG_PATH", "", "logging is set by VLLM_LOGGING_LEVEL alone"},
@@ -223,6 +230,18 @@ Status ApplyOne(const std::string& name, const std::string& value, ServeOptions&
       return Wrong(name, value, "a number of seconds above 0");
     }
     options.log_stats_interval_s = *seconds;
+  } else if (name == "VLLM_IMAGE_FETCH_TIMEOUT") {
+    const std::optional<double> seconds = ParsePositive(value);
+    if (!seconds || *seconds == 0 || *seconds > kSecondsMax) {
+      return Wrong(name, value, "a number of seconds above 0");
+    }
+    options.media.fetch_seconds_max = *seconds;
+  } else if (name == "VLLM_MEDIA_URL_ALLOW_REDIRECTS") {
+    if (value != "0" && value != "1") return Wrong(name, value, "0 or 1");
+    options.media.redirects = value == "1";
+  } else if (name == "VLLM_MEDIA_EGRESS_BLOCK_PRIVATE") {
+    if (value != "0" && value != "1") return Wrong(name, value, "0 or 1");
+    options.media.private_hosts = value == "0";
   } else if (name == "VLLM_TUNED_CONFIG_FOLDER") {
     options.tuned_config_folder = value;
   } else if (name == "VLLM_SERVER_DEV_MODE") {

@@ -18,6 +18,7 @@ enum class ValueKind {
   kFloat,
   kString,       // one of `choices` where these are given
   kStrings,      // one or more words
+  kEach,         // one word each time that it is given; all of them hold
   kInts,         // one or more integers
   kJsonObject,   // one JSON object, or dotted parts of it (--x.key value)
   kJsonStrings,  // one JSON list of strings

@@ -29,6 +29,14 @@ std::string Expanded(const std::string& path, const std::string& home) {
   return path == "~" || path.starts_with("~/") ? home + path.substr(1) : path;
 }
 
+std::string CacheFolder(const char* kind, const std::string& repo) {
+  std::string folder = kind + repo;
+  for (size_t at = folder.find('/'); at != folder.npos; at = folder.find('/')) {
+    folder.replace(at, 1, "--");
+  }
+  return folder;
+}
+
 }  // namespace
 
 HubPlaces HubPlacesOf(const Environment& environment) {
@@ -72,11 +80,11 @@ std::string CaFileOf(const Environment& environment) {
 }
 
 std::string CacheFolderOf(const std::string& repo) {
-  std::string folder = "models--" + repo;
-  for (size_t at = folder.find('/'); at != folder.npos; at = folder.find('/')) {
-    folder.replace(at, 1, "--");
-  }
-  return folder;
+  return CacheFolder("models--", repo);
+}
+
+std::string DatasetCacheFolderOf(const std::string& repo) {
+  return CacheFolder("datasets--", repo);
 }
 
 std::string ModelScopeFolderOf(const std::string& repo) {

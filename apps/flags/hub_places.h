@@ -30,6 +30,8 @@ std::string CaFileOf(const Environment& environment);
 // The folder of "org/name" in hf_cache, "models--org--name", and in modelscope_cache, which has
 // "___" for dots in the name.
 std::string CacheFolderOf(const std::string& repo);
+// The same of a data set: "datasets--org--name".
+std::string DatasetCacheFolderOf(const std::string& repo);
 std::string ModelScopeFolderOf(const std::string& repo);
 
 }  // namespace baltoro

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
+#include <utility>
 
 namespace baltoro {
 namespace {
@@ -18,6 +20,27 @@ int64_t CountOf(const Json& value) {
 }
 
 }  // namespace
+
+Status ReadMediaHosts(const std::vector<std::string>& hosts, MediaOptions& out) {
+  for (std::string host : hosts) {
+    if (host == "*") {
+      out.any_public_host = true;
+      continue;
+    }
+    for (char& c : host) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    const bool address = std::count(host.begin(), host.end(), ':') > 1;
+    const char* const in_name = "abcdefghijklmnopqrstuvwxyz0123456789-_.";
+    if (host.empty() || (!address && host.find_first_not_of(in_name) != host.npos)) {
+      return InvalidArgument(
+          fmt::format("--allowed-media-domains {}: expected the whole name of a host, without "
+                      "scheme and port, or * for every host with a public address",
+                      host));
+    }
+    out.hosts.push_back(std::move(host));
+  }
+  return {};
+}
 
 Status ReadMediaLimits(const Json& limits, std::vector<std::string>& notices, MediaOptions& out) {
   for (const auto& [kind, value] : limits.items()) {

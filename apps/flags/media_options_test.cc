@@ -47,5 +47,19 @@ TEST(MediaOptionsTest, WhatIsWrongIsNamed) {
   }
 }
 
+TEST(MediaOptionsTest, HostsAreNamesInFull) {
+  MediaOptions options;
+  ASSERT_TRUE(ReadMediaHosts({"A.Example", "[::1]", "::2", "10.0.0.1"}, options).ok());
+  EXPECT_THAT(options.hosts, ElementsAre("a.example", "::1", "::2", "10.0.0.1"));
+  EXPECT_FALSE(options.any_public_host);
+  ASSERT_TRUE(ReadMediaHosts({"*"}, options).ok());
+  EXPECT_TRUE(options.any_public_host);
+  for (const char* wrong :
+       {"", "*.a.example", "https://a.example", "a.example:80", "a.example/", "a b"}) {
+    EXPECT_THAT(ReadMediaHosts({wrong}, options).message(), HasSubstr("the whole name of a host"))
+        << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace baltoro

@@ -216,7 +216,10 @@ class Parser {
   void Record(const FlagMatch& flag, Json value) {
     FlagUse& use = parsed_.uses[std::string(flag.spec->name)];
     const int times = use.times + 1;
-    if (times == 2) duplicates_.push_back("--" + std::string(flag.spec->name));
+    if (flag.spec->kind == ValueKind::kEach) {
+      if (times > 1) value.insert(value.begin(), use.value.begin(), use.value.end());
+    } else if (times == 2)
+      duplicates_.push_back("--" + std::string(flag.spec->name));
     use = FlagUse{
         .spec = flag.spec, .spelling = flag.spelling, .value = std::move(value), .times = times};
   }

@@ -52,6 +52,7 @@ TEST(PullOptionsTest, PlacesFollowTheVariablesOfTheHubsTools) {
   EXPECT_TRUE(set.use_modelscope);
   EXPECT_EQ(HubPlacesOf({{"HF_HOME", "/a"}, {"HF_HUB_CACHE", "/b"}}).hf_cache, "/b");
   EXPECT_EQ(CacheFolderOf("org/name"), "models--org--name");
+  EXPECT_EQ(DatasetCacheFolderOf("org/name"), "datasets--org--name");
   EXPECT_EQ(ModelScopeFolderOf("org.x/Kimi-K2.5"), "org.x/Kimi-K2___5");
 }
 

@@ -10,6 +10,7 @@
 #include "flags/availability.h"
 #include "flags/flag_reader.h"
 #include "flags/help.h"
+#include "flags/hub_places.h"
 #include "flags/parse.h"
 
 namespace baltoro {
@@ -189,7 +190,7 @@ void FillBody(const FlagReader& flags, BenchServeCommand& out) {
     if (out.chat) out.body["logprobs"] = true;
     out.body[out.chat ? "top_logprobs" : "logprobs"] = *count;
   }
-  const bool random = out.data.name == "random";
+  const bool random = out.data.name == "random" || out.data.name == "random-mm";
   if (random || flags.Is("ignore-eos")) out.body["ignore_eos"] = true;
   if (random && !flags.Is("ignore-eos")) {
     out.notices.push_back("random prompts: answers have their full length (ignore_eos)");
@@ -201,6 +202,34 @@ void FillBody(const FlagReader& flags, BenchServeCommand& out) {
     out.notices.push_back(
         "no --temperature: the server's default holds; --temperature 0 takes the likeliest token");
   }
+}
+
+constexpr int64_t kPicturesMax = 255;  // of a drawn prompt, as upstream
+
+// How many pictures a drawn prompt has, and of which sizes.
+Status FillPictures(const FlagReader& flags, DatasetOptions& data) {
+  std::string sizes(BenchServeFlags().Get("random-mm-bucket-config")->initial);
+  flags.Get("random-mm-bucket-config", sizes);
+  BT_ASSIGN_OR_RETURN(data.picture_sizes, ParsePictureBuckets(sizes));
+  int64_t most = kPicturesMax;
+  if (const Json* limits = flags.Find("random-mm-limit-mm-per-prompt")) {
+    const auto image = limits->find("image");
+    if (image == limits->end() || !image->is_number_integer() || *image < 0) {
+      return InvalidArgument(
+          "argument --random-mm-limit-mm-per-prompt: expected a whole number from 0 as \"image\"");
+    }
+    most = image->get<int64_t>();
+  }
+  const auto base = static_cast<double>(flags.Number("random-mm-base-items-per-request", 1));
+  double ratio = 0;
+  flags.Get("random-mm-num-mm-items-range-ratio", ratio);
+  data.pictures_min = static_cast<int64_t>(std::floor(base * (1 - ratio)));
+  data.pictures_max = std::min(most, static_cast<int64_t>(std::ceil(base * (1 + ratio))));
+  if (data.pictures_min <= data.pictures_max) return {};
+  return InvalidArgument(
+      fmt::format("--random-mm-base-items-per-request: {} pictures at least are more than the {} "
+                  "of --random-mm-limit-mm-per-prompt",
+                  data.pictures_min, most));
 }
 
 Status FillData(const FlagReader& flags, BenchServeCommand& out) {
@@ -241,18 +270,25 @@ Status FillData(const FlagReader& flags, BenchServeCommand& out) {
   data.id_prefix = fmt::format("bench-{:08x}-", std::random_device()());
   flags.Get("request-id-prefix", data.id_prefix);
 
-  const bool from_file = data.name == "sharegpt" || data.name == "custom" || data.name == "hf";
+  const bool from_file = data.name == "sharegpt" || data.name == "custom" ||
+                         data.name == "custom_mm" || data.name == "hf";
   if (from_file && data.path.empty()) {
     return InvalidArgument(fmt::format("--dataset-name {} needs --dataset-path", data.name));
   }
   if (!from_file && !data.path.empty()) {
     return InvalidArgument(fmt::format(
-        "--dataset-name {} is drawn; a file at --dataset-path goes with sharegpt, custom or hf",
+        "--dataset-name {} is drawn; a file at --dataset-path goes with sharegpt, custom, "
+        "custom_mm or hf",
         data.name));
   }
   if (data.name == "agent" && !out.chat) {
     return InvalidArgument("--dataset-name agent needs --backend openai-chat: it has tools");
   }
+  if ((data.name == "random-mm" || data.name == "custom_mm") && !out.chat) {
+    return InvalidArgument(
+        fmt::format("--dataset-name {} needs --backend openai-chat: it has pictures", data.name));
+  }
+  if (data.name == "random-mm") BT_RETURN_IF_ERROR(FillPictures(flags, data));
   if (data.agent_context_min > data.agent_context_max) {
     return InvalidArgument("--agent-context-min is more than --agent-context-max");
   }
@@ -316,7 +352,10 @@ Status Fill(const FlagReader& flags, const Environment& environment, BenchServeC
 // Flags that change nothing beside the others.
 void TellIdle(const ParsedFlags& flags, BenchServeCommand& out) {
   const DatasetOptions& data = out.data;
-  const std::string own = data.name == "prefix_repetition" ? "prefix-repetition" : data.name;
+  const std::string own = data.name == "prefix_repetition" ? "prefix-repetition"
+                          : data.name == "custom_mm"       ? "custom"
+                                                           : data.name;
+  const bool random = data.name == "random" || data.name == "random-mm";
   const auto tell = [&](std::string_view name, bool idle, std::string_view where) {
     if (idle && flags.uses.contains(name)) {
       out.notices.push_back(fmt::format("--{} has no effect {}", name, where));
@@ -325,12 +364,13 @@ void TellIdle(const ParsedFlags& flags, BenchServeCommand& out) {
   const std::string here = "with --dataset-name " + data.name;
   for (const auto& [name, use] : flags.uses) {
     for (const std::string of :
-         {"random", "sharegpt", "custom", "hf", "prefix-repetition", "agent"}) {
+         {"sharegpt", "custom", "hf", "prefix-repetition", "agent", "random-mm"}) {
       tell(name, of != own && name.starts_with(of + "-"), here);
     }
+    tell(name, !random && name.starts_with("random-") && !name.starts_with("random-mm-"), here);
   }
   const bool drawn = data.path.empty();
-  tell("input-len", data.name != "random", here);
+  tell("input-len", !random, here);
   tell("no-oversample", drawn, here);
   tell("disable-shuffle", drawn && own != "prefix-repetition", here);
   tell("skip-chat-template", out.chat || data.name != "custom", "but with openai and custom");
@@ -371,6 +411,7 @@ Outcome<BenchServeCommand> ParseBenchServe(std::span<const std::string> args,
   BenchServeCommand out;
   out.notices = parsed.value().notices;
   out.notices.insert(out.notices.end(), availability.notices.begin(), availability.notices.end());
+  out.data.hf_cache = HubPlacesOf(environment).hf_cache;
   const Status filled = Fill(FlagReader(parsed.value()), environment, out);
   if (!filled.ok()) return UsageError(table, filled.message());
   TellIdle(parsed.value(), out);

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "flags/ending.h"
 #include "flags/flag_table.h"
+#include "flags/picture_buckets.h"
 
 namespace baltoro {
 
@@ -28,10 +29,13 @@ struct DatasetOptions {
   std::string id_prefix;
   bool oversample = true, shuffle = true, chat_template = true;
   int64_t random_input = 1024, random_output = 128, random_prefix = 0;
-  double range_ratio = 0;  // lengths are drawn from [(1 - r) len, (1 + r) len]
+  int64_t pictures_min = 0, pictures_max = 0;  // of a drawn prompt
+  std::vector<PictureBucket> picture_sizes;    // none: prompts have no pictures
+  double range_ratio = 0;                      // lengths are drawn from [(1 - r) len, (1 + r) len]
   std::optional<int64_t> sharegpt_output, hf_output;
   int64_t custom_output = 256;  // -1: each line's own
   int64_t prefix_len = 256, suffix_len = 256, prefixes = 10, prefix_output = 128;
+  std::string hf_cache;             // the folder that holds "datasets--org--name"
   std::string hf_subset, hf_split;  // parts of the path of a file; empty: any
   int64_t agent_context_min = 10'000, agent_context_max = 100'000, agent_shared = 4'000;
   int64_t agent_turns = 10, agent_output = 256;

@@ -128,6 +128,39 @@ TEST(BenchServeOptionsTest, WhatChangesNothingIsTold) {
   EXPECT_EQ(last({"--no-oversample"}), "--no-oversample has no effect with --dataset-name random");
 }
 
+TEST(BenchServeOptionsTest, DrawnPicturesAsUpstreamAsksForThem) {
+  const auto drawn = [](Args args) {
+    args.insert(args.end(), {"--backend", "openai-chat", "--dataset-name", "random-mm"});
+    return args;
+  };
+  const BenchServeCommand plain = Accept(drawn({"--random-input-len", "5", "--input-len", "6"}));
+  EXPECT_EQ(plain.data.random_input, 6);
+  EXPECT_EQ(plain.data.pictures_min, 1);
+  EXPECT_EQ(plain.data.pictures_max, 1);
+  EXPECT_THAT(plain.data.picture_sizes,
+              ElementsAre(PictureBucket{256, 256, 0.5}, PictureBucket{720, 1280, 0.5}));
+  EXPECT_EQ(plain.body["ignore_eos"], true);
+  EXPECT_EQ(plain.notices.size(), 2U);  // about the full length and the temperature
+  const BenchServeCommand many = Accept(
+      drawn({"--random-mm-base-items-per-request", "5", "--random-mm-num-mm-items-range-ratio",
+             "0.5", "--random-mm-limit-mm-per-prompt", R"({"image":6,"video":0})",
+             "--random-mm-bucket-config", "{(28, 56, 1): 1.0}"}));
+  EXPECT_EQ(many.data.pictures_min, 2);
+  EXPECT_EQ(many.data.pictures_max, 6);
+  EXPECT_THAT(many.data.picture_sizes, ElementsAre(PictureBucket{28, 56, 1}));
+  EXPECT_THAT(Refuse(drawn({"--random-mm-base-items-per-request", "3",
+                            "--random-mm-limit-mm-per-prompt.image", "2"})),
+              HasSubstr("3 pictures at least are more than the 2"));
+  EXPECT_THAT(Refuse(drawn({"--random-mm-limit-mm-per-prompt", R"({"video":1})"})),
+              HasSubstr("as \"image\""));
+  EXPECT_THAT(Refuse(drawn({"--random-mm-bucket-config", "{(720, 1280, 16): 1}"})),
+              HasSubstr("only pictures are drawn"));
+  EXPECT_THAT(Refuse({"--dataset-name", "random-mm"}), HasSubstr("needs --backend openai-chat"));
+  EXPECT_THAT(Accept({"--random-mm-base-items-per-request", "2"}).notices,
+              ::testing::Contains(
+                  "--random-mm-base-items-per-request has no effect with --dataset-name random"));
+}
+
 TEST(BenchServeOptionsTest, DataSetsSayWhatTheyNeed) {
   EXPECT_THAT(Refuse({"--dataset-name", "hf"}), HasSubstr("needs --dataset-path"));
   EXPECT_THAT(Refuse({"--dataset-path", "f"}), HasSubstr("--dataset-name random is drawn"));

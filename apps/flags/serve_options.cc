@@ -174,6 +174,9 @@ Status FillGraphs(const FlagReader& flags, ServeOptions& options) {
   flags.Get("deterministic", options.deterministic);
   flags.Get("language-model-only", options.language_model_only);
   flags.Get("mm-processor-cache-gb", options.picture_cache_gib);
+  if (flags.Has("mm-encoder-tp-mode")) {
+    flags.Get("mm-encoder-tp-mode", options.mm_encoder_tp_mode);
+  }
   flags.Get("target-step-ms", options.target_step_ms);
   if (options.deterministic && options.target_step_ms > 0) {
     options.notices.push_back(
@@ -219,6 +222,14 @@ Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
 Status FillMedia(const FlagReader& flags, ServeOptions& options) {
   Json limits = Json::object();
   flags.Get("limit-mm-per-prompt", limits);
+  if (flags.Has("allowed-local-media-path")) {
+    flags.Get("allowed-local-media-path", options.media.folder);
+  }
+  if (flags.Has("allowed-media-domains")) {
+    std::vector<std::string> hosts;
+    flags.Get("allowed-media-domains", hosts);
+    BT_RETURN_IF_ERROR(ReadMediaHosts(hosts, options.media));
+  }
   return ReadMediaLimits(limits, options.notices, options.media);
 }
 

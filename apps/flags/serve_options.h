@@ -94,8 +94,9 @@ struct ServeOptions {
   bool deterministic = false;
   bool language_model_only = false;
   double picture_cache_gib = 1;
-  double target_step_ms = -1;  // below 0: by the device; 0: none
-  int cpu_threads = 0;         // 0: one for each core
+  std::string mm_encoder_tp_mode;  // weights or data; empty: not given
+  double target_step_ms = -1;      // below 0: by the device; 0: none
+  int cpu_threads = 0;             // 0: one for each core
   bool engine_in_process = false;
   SpeculationConfig speculation;
   GraphOptions graphs;           // on a GPU

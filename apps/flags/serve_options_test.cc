@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <tuple>
 
 #include "flags/environment.h"
@@ -545,6 +546,31 @@ TEST(ServeOptionsTest, OtherVariablesAreNamedOnceForEachKind) {
             "environment: HCCL_BUFFSIZE, TASK_QUEUE_ENABLE, VLLM_ASCEND_ENABLE_MLAPO: settings "
             "of other devices, not used here",
             "environment: VLLM_SOMETHING_NEW: not known, no effect"}));
+}
+
+TEST(ServeOptionsTest, WhatRequestsMayNameIsClosedUntilItIsOpened) {
+  const MediaOptions closed = Accept({}).media;
+  EXPECT_TRUE(closed.hosts.empty() && closed.folder.empty());
+  EXPECT_FALSE(closed.any_public_host || closed.private_hosts);
+  EXPECT_TRUE(closed.redirects);
+  EXPECT_EQ(closed.fetch_seconds_max, 5);
+  const MediaOptions open =
+      Accept({"--allowed-media-domains", "a.example", "*", "--allowed-local-media-path", "/m"},
+             {{"VLLM_MEDIA_EGRESS_BLOCK_PRIVATE", "0"},
+              {"VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0"},
+              {"VLLM_IMAGE_FETCH_TIMEOUT", "2.5"}})
+          .media;
+  EXPECT_EQ(open.hosts, std::vector<std::string>{"a.example"});
+  EXPECT_EQ(open.folder, "/m");
+  EXPECT_TRUE(open.any_public_host && open.private_hosts);
+  EXPECT_FALSE(open.redirects);
+  EXPECT_EQ(open.fetch_seconds_max, 2.5);
+  for (const auto& [name, value] :
+       std::map<std::string, std::string>{{"VLLM_MEDIA_EGRESS_BLOCK_PRIVATE", "no"},
+                                          {"VLLM_MEDIA_URL_ALLOW_REDIRECTS", "2"},
+                                          {"VLLM_IMAGE_FETCH_TIMEOUT", "0"}}) {
+    EXPECT_NE(End({}, {{name, value}}).err.find(name), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -166,6 +166,7 @@ Result<Json> ParseValue(const FlagSpec& spec, std::span<const std::string> words
     case ValueKind::kString:
       return CheckedChoice(spec, word);
     case ValueKind::kStrings:
+    case ValueKind::kEach:
       return Json(std::vector<std::string>(words.begin(), words.end()));
     case ValueKind::kInts: {
       Json list = Json::array();
@@ -214,6 +215,7 @@ std::string ValueShape(const FlagSpec& spec) {
       return "N[k|K|m|M]|auto";
     case ValueKind::kFloat:
       return "X";
+    case ValueKind::kEach:
     case ValueKind::kString:
       return spec.choices.empty() ? "TEXT" : fmt::format("{{{}}}", spec.choices);
     case ValueKind::kStrings:

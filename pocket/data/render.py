@@ -84,6 +84,22 @@ class Renderer:
         self.section, self.section_end = s["<|tool_calls_section_begin|>"], s["<|tool_calls_section_end|>"]
         self.call, self.arguments, self.call_end = (
             s["<|tool_call_begin|>"], s["<|tool_call_argument_begin|>"], s["<|tool_call_end|>"])
+        self.media, self.media_content, self.media_end, self.placeholder = (
+            s["<|media_begin|>"], s["<|media_content|>"], s["<|media_end|>"], s["<|media_pad|>"])
+
+    def content(self, content):
+        """A text, or parts: {"type": "text", "text"} and {"type": "image", "tokens": how many it takes}."""
+        if not isinstance(content, list):
+            return self.tokenizer.encode(content or "")
+        ids, text = [], ""
+        for part in content:
+            if part["type"] == "text":
+                text += part["text"]
+                continue
+            ids += [*self.tokenizer.encode(text), self.media, *self.tokenizer.encode("image"), self.media_content,
+                    *[self.placeholder] * part["tokens"], self.media_end]
+            text = "\n"
+        return ids + list(self.tokenizer.encode(text))
 
     def body(self, message):
         """Content and tool calls of an assistant turn, without its end."""
@@ -123,10 +139,10 @@ class Renderer:
                 ids.append(self.end)
                 written = len(ids) - start if (not thinking or i > last) else 0
             else:
-                text = m.get("content") or ""
+                content = m.get("content")
                 if m["role"] == "tool":
-                    text = f"## Return of {m['tool_call_id']}\n{text}"
-                ids += [*encode(text), self.end]
+                    content = f"## Return of {m['tool_call_id']}\n{content or ''}"
+                ids += [*self.content(content), self.end]
             if flags is not None:
                 flags += [0] * (len(ids) - written - len(flags)) + [1] * written
         if generate:

@@ -9,4 +9,7 @@ namespace baltoro {
 // in the bits that are cut off. False where `text` is none, or empty; `out` is then of no use.
 bool DecodeBase64(std::string_view text, std::string& out);
 
+// The same form of `bytes`, behind what is in `out`.
+void AppendBase64(std::string& out, std::string_view bytes);
+
 }  // namespace baltoro

@@ -25,5 +25,21 @@ TEST(Base64Test, AnythingElseIsRefused) {
   }
 }
 
+TEST(Base64Test, WhatIsWrittenIsReadAgain) {
+  std::string bytes, read;
+  for (int i = 0; i < 300; ++i) {
+    bytes += static_cast<char>(i * 7);
+    std::string text = "data:,";
+    AppendBase64(text, bytes);
+    ASSERT_TRUE(DecodeBase64(std::string_view(text).substr(6), read)) << text;
+    EXPECT_EQ(read, bytes);
+  }
+  std::string text;
+  AppendBase64(text, "");
+  EXPECT_EQ(text, "");
+  AppendBase64(text, "\0\1\2\xfe\xff"s);
+  EXPECT_EQ(text, "AAEC/v8=");
+}
+
 }  // namespace
 }  // namespace baltoro

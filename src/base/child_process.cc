@@ -10,7 +10,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -78,6 +81,18 @@ Result<ChildProcess> StartChild(const std::vector<std::string>& args) {
     return Status(Code::kInternal, fmt::format("{}: {}", args[0], std::strerror(error)));
   }
   return child;
+}
+
+void CloseDescriptorsFrom(int first) {
+  std::vector<int> open;
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", ignored), end; at != end;
+       at.increment(ignored)) {
+    open.push_back(std::atoi(at->path().filename().c_str()));
+  }
+  for (const int fd : open) {
+    if (fd >= first) close(fd);
+  }
 }
 
 std::string TakeLastWords(ChildProcess& child) {

@@ -19,12 +19,16 @@ struct ChildProcess {
 
 // Runs `args[0]` with these arguments; the child's end of the socket is its descriptor 3, that of
 // the pipe its descriptor 4; of the others it has the standard ones and those that were opened
-// without O_CLOEXEC, which an engine closes at its start. The child dies with the thread that
-// called this.
+// without O_CLOEXEC (see CloseDescriptorsFrom). A child that is not to outlive this process must
+// see to that itself: the end of the socket tells it.
 Result<ChildProcess> StartChild(const std::vector<std::string>& args);
 
 // The first line that the child, which has ended, left in the pipe; mostly there is none.
 std::string TakeLastWords(ChildProcess& child);
+
+// What a child does at its start with all that it did not ask for: closes its descriptors from
+// `first` on.
+void CloseDescriptorsFrom(int first);
 
 // Waits until the child has ended, for at most `seconds`, then kills it. Says how it ended: "exit
 // code 1", "signal 9 (Killed)".

@@ -64,6 +64,9 @@ struct EngineConfig {
   double target_step_ms = -1;
   bool language_model_only = false;                // the picture encoder is left out
   int64_t picture_cache_bytes = int64_t{1} << 30;  // of rows that an encoder has made
+  // Of tensor ranks: "weights", each has some heads and columns of the encoder; "data", each has it
+  // whole, and encodes some of the pictures. Empty: weights, where heads can be divided.
+  std::string mm_encoder_tp_mode;
   bool deterministic = false;     // what a request gets depends on nothing else that is computed
   int32_t threads = 0;            // 0: all
   uint64_t seed = 0;              // of dummy weights
@@ -92,10 +95,17 @@ struct EngineInfo {
   bool constraints = false;         // requests may carry a constraint
   // Tokens that one picture may take in a prompt; 0: the model, or this engine, takes none.
   int32_t picture_tokens_max = 0;
+  std::string no_pictures = {};  // why a model that has an encoder takes none here
   // Of pictures: rows that are kept, layers of the encoder and its projector, patches that go
   // through it together, bytes of a patch.
   int32_t picture_rows = 0, picture_layers = 0;
   int64_t picture_patches_max = 0, picture_patch_bytes = 0;
+  // Patches down and across that become a token; the most of a side; the most frames.
+  int32_t picture_merge_rows = 0, picture_merge_columns = 0;
+  int32_t picture_side_max = 0, picture_frames_max = 0;
+  int32_t picture_ranks = 1;  // among which pictures are shared out
+  // Reckoned: in one layer of the encoder, as so many tokens of a prompt.
+  double picture_patch_tokens = 0, picture_pair_tokens = 0;
   FixedSteps fixed;  // of --deterministic, on a GPU
 };
 

@@ -6,14 +6,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/child_process.h"
 #include "base/last_words.h"
 #include "base/log.h"
 #include "base/process_use.h"
@@ -25,19 +24,6 @@ namespace baltoro {
 namespace {
 
 constexpr std::chrono::milliseconds kStatsInterval(100);
-
-// What some library of the door has opened without O_CLOEXEC.
-void CloseDescriptorsFrom(int first) {
-  std::vector<int> open;
-  std::error_code ignored;
-  for (std::filesystem::directory_iterator at("/proc/self/fd", ignored), end; at != end;
-       at.increment(ignored)) {
-    open.push_back(std::atoi(at->path().filename().c_str()));
-  }
-  for (const int fd : open) {
-    if (fd >= first) close(fd);
-  }
-}
 
 template <typename T>
 bool SendMessage(FrameConnection& connection, Message type, const T& value) {

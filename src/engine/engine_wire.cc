@@ -23,17 +23,20 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
          c.speculation.method, c.speculation.drafts, c.speculation.lookup_min,
          c.speculation.lookup_max, c.speculation.model, c.speculation.draft_ranks,
          c.speculation.synthetic_rates, c.speculation.adaptive, c.target_step_ms,
-         c.language_model_only, c.picture_cache_bytes, c.deterministic, c.threads, c.seed,
-         c.alike_layers, c.modelled_exchange, c.tuned_config, c.tuned_config_folder,
-         c.stand_in_step_ms);
+         c.language_model_only, c.picture_cache_bytes, c.mm_encoder_tp_mode, c.deterministic,
+         c.threads, c.seed, c.alike_layers, c.modelled_exchange, c.tuned_config,
+         c.tuned_config_folder, c.stand_in_step_ms);
 }
 
 template <typename Fields>
 void VisitInfo(EngineInfo& i, const Fields& fields) {
   fields(i.model_type, i.max_model_len, i.vocab_size, i.num_blocks, i.kv_cache_tokens,
          i.kv_cache_bytes, i.kv_cache_dtype, i.load_seconds, i.longest_step_seconds, i.constraints,
-         i.picture_tokens_max, i.picture_rows, i.picture_layers, i.picture_patches_max,
-         i.picture_patch_bytes, i.fixed.prompt_chunk, i.fixed.decode_rows, i.fixed.key_part_blocks);
+         i.picture_tokens_max, i.no_pictures, i.picture_rows, i.picture_layers,
+         i.picture_patches_max, i.picture_patch_bytes, i.picture_merge_rows,
+         i.picture_merge_columns, i.picture_side_max, i.picture_frames_max, i.picture_ranks,
+         i.picture_patch_tokens, i.picture_pair_tokens, i.fixed.prompt_chunk, i.fixed.decode_rows,
+         i.fixed.key_part_blocks);
 }
 
 template <typename Fields>

@@ -26,6 +26,7 @@ SchedulerConfig MakeSchedulerConfig(const EngineConfig& config,
   scheduler.picture_rows = info.picture_rows;
   scheduler.picture_layers = info.picture_layers;
   scheduler.picture_patches_max = info.picture_patches_max;
+  scheduler.picture_ranks = info.picture_ranks;
   scheduler.share_prompts_only = config.deterministic;
   scheduler.prompt_chunk = info.fixed.prompt_chunk;
   if (info.fixed.decode_rows > 0) scheduler.decode_rows = info.fixed.decode_rows;
@@ -39,7 +40,8 @@ std::optional<StepBudget> MakeStepBudget(const EngineConfig& config,
                                          int stages) {
   if (config.target_step_ms <= 0 || config.deterministic) return std::nullopt;
   return StepBudget(config.target_step_ms / 1000 / stages, config.max_num_batched_tokens,
-                    info.longest_step_seconds);
+                    info.longest_step_seconds,
+                    {.patch = info.picture_patch_tokens, .pair = info.picture_pair_tokens});
 }
 
 LocalEngine::LocalEngine(const EngineConfig& config,

@@ -13,82 +13,22 @@
 
 #include "engine/engine.h"
 #include "engine/testing/event_log.h"
+#include "engine/testing/picture_model.h"
 #include "support/support.h"
 
 namespace baltoro {
 namespace {
 
 using test::EventLog;
+using test::MakePicture;
+using test::MakeRequest;
 using test::Told;
 using ::testing::HasSubstr;
-
-constexpr TokenId kPlaceholder = 89;
-constexpr int32_t kPatchBytes = 3 * 14 * 14;
-
-constexpr const char* kConfig = R"({
-  "model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"],
-  "media_placeholder_token_id": 89,
-  "text_config": {
-    "model_type": "kimi_k2", "hidden_size": 128, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "q_lora_rank": 64, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 192,
-    "moe_intermediate_size": 64, "n_routed_experts": 8, "n_shared_experts": 1,
-    "first_k_dense_replace": 1, "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1,
-    "norm_topk_prob": true, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
-    "routed_scaling_factor": 2.0, "rms_norm_eps": 1e-6, "rope_theta": 10000,
-    "max_position_embeddings": 4096, "vocab_size": 90, "hidden_act": "silu",
-    "tie_word_embeddings": false},
-  "vision_config": {
-    "init_pos_emb_height": 8, "init_pos_emb_time": 4, "init_pos_emb_width": 8,
-    "merge_kernel_size": [2, 2], "merge_type": "sd2_tpool", "mm_hidden_size": 64,
-    "mm_projector_type": "patchmerger", "patch_size": 14, "pos_emb_type": "divided_fixed",
-    "projector_hidden_act": "gelu", "projector_ln_eps": 1e-05, "text_hidden_size": 128,
-    "video_attn_type": "spatial_temporal", "vt_hidden_size": 64, "vt_intermediate_size": 96,
-    "vt_num_attention_heads": 4, "vt_num_hidden_layers": 3}})";
-
-RequestPicture MakePicture(int seed, int32_t rows, int32_t columns) {
-  RequestPicture picture;
-  picture.rows = rows;
-  picture.columns = columns;
-  picture.count = rows * columns / 4;
-  std::string pixels(static_cast<size_t>(rows * columns * kPatchBytes), 0);
-  uint32_t state = static_cast<uint32_t>(seed) * 2654435761u + 1;
-  for (char& byte : pixels) {
-    state = state * 1664525u + 1013904223u;
-    byte = static_cast<char>(state >> 24);
-  }
-  picture.hash = {static_cast<uint8_t>(seed), static_cast<uint8_t>(rows),
-                  static_cast<uint8_t>(columns)};
-  picture.pixels = std::move(pixels);
-  return picture;
-}
-
-// Ten tokens of text before each picture, and as many at the end.
-Request MakeRequest(uint64_t id, std::vector<RequestPicture> pictures) {
-  Request request;
-  request.id = RequestId{id};
-  const auto add_text = [&](int count) {
-    for (int i = 0; i < count; ++i) {
-      request.prompt.push_back(static_cast<TokenId>((request.prompt.size() * 7 + 3) % 80));
-    }
-  };
-  for (RequestPicture& picture : pictures) {
-    add_text(10);
-    picture.begin = static_cast<int32_t>(request.prompt.size());
-    request.prompt.insert(request.prompt.end(), static_cast<size_t>(picture.count), kPlaceholder);
-  }
-  add_text(10);
-  request.pictures = std::move(pictures);
-  request.sampling.temperature = 0;
-  request.sampling.logprobs = 0;
-  request.stop.max_tokens = 6;
-  return request;
-}
 
 class PictureEngineTest : public ::testing::Test {
  protected:
   PictureEngineTest() {
-    std::ofstream(dir_.path() + "/config.json") << kConfig;
+    std::ofstream(dir_.path() + "/config.json") << test::kPictureModel;
     config_.model_dir = dir_.path();
     config_.load_format = "dummy";
     config_.dtype = "float32";
@@ -184,6 +124,60 @@ TEST_F(PictureEngineTest, AnswersAreTheSameHoweverThePromptIsComputed) {
   }
 }
 
+// Each rank encodes some pictures, and all have the rows of all: the same bits as of one rank that
+// encodes all of them.
+TEST_F(PictureEngineTest, HowRanksShareTheEncoderChangesNoAnswer) {
+  const std::vector<RequestPicture> pictures = {MakePicture(1, 16, 24), MakePicture(2, 4, 4),
+                                                MakePicture(3, 10, 18)};
+  Start();
+  const Told wanted = Ask(pictures);
+  for (const char* mode : {"data", "weights", ""}) {
+    for (const int tensor : {2, 1}) {
+      for (const int stages : {1, 2}) {
+        SCOPED_TRACE(std::string(mode) + ", " + std::to_string(tensor) + " tensor ranks, " +
+                     std::to_string(stages) + " stages");
+        config_.mm_encoder_tp_mode = mode;
+        config_.tensor_parallel_size = tensor;
+        config_.pipeline_parallel_size = stages;
+        Start();
+        EXPECT_EQ(engine_->info().picture_ranks, std::string(mode) == "data" ? tensor : 1);
+        ExpectSame(Ask(pictures), wanted);
+        ExpectSame(Ask({MakePicture(4, 2, 2)}), Ask({MakePicture(4, 2, 2)}));
+      }
+    }
+  }
+}
+
+TEST_F(PictureEngineTest, HeadsThatCannotBeDividedAreNotShared) {
+  std::string config = test::kPictureModel;
+  config.replace(config.find("\"vt_num_attention_heads\": 4"), 27, "\"vt_num_attention_heads\": 1");
+  std::ofstream(dir_.path() + "/config.json") << config;
+  config_.tensor_parallel_size = 2;
+  Start();
+  EXPECT_EQ(engine_->info().picture_ranks, 2) << "nobody asked for weights";
+  EXPECT_EQ(Ask({MakePicture(1, 4, 6)}).tokens.size(), 6u);
+  config_.mm_encoder_tp_mode = "weights";
+  const auto refused = StartEngine(config_, log_->sink(), nullptr);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("--mm-encoder-tp-mode weights: the picture encoder's 1 heads cannot be "
+                        "divided among 2 tensor ranks; give --mm-encoder-tp-mode data"));
+}
+
+// On a CPU nothing of an answer depends on what else is computed, pictures or not.
+TEST_F(PictureEngineTest, DeterministicAnswersHavePictures) {
+  Start();
+  const Told wanted = Ask({MakePicture(1, 16, 24)});
+  config_.deterministic = true;
+  Start();
+  ASSERT_TRUE(engine_->Submit(MakeRequest(100, {MakePicture(2, 30, 30)})).ok());
+  ASSERT_TRUE(engine_->Submit(MakeRequest(101, {MakePicture(3, 2, 2)})).ok());
+  const Told told = Ask({MakePicture(1, 16, 24)});
+  EXPECT_EQ(told.tokens, wanted.tokens);
+  for (size_t i = 0; i < told.logprobs.size(); ++i) {
+    EXPECT_EQ(told.logprobs[i].at(0).logprob, wanted.logprobs[i].at(0).logprob) << i;
+  }
+}
+
 // Those of one wait for those of another; nobody's are taken away while they are read.
 TEST_F(PictureEngineTest, ManyRequestsShareLittleMemory) {
   config_.picture_cache_bytes = 1;  // as much as the largest picture needs
@@ -221,7 +215,8 @@ TEST_F(PictureEngineTest, WhatDoesNotFitIsRefusedWithItsNumbers) {
   config_.language_model_only = true;
   Start();
   EXPECT_EQ(engine_->info().picture_tokens_max, 0);
-  EXPECT_THAT(error(MakePicture(1, 4, 6)), HasSubstr("takes no pictures"));
+  EXPECT_THAT(error(MakePicture(1, 4, 6)),
+              HasSubstr("takes no pictures: --language-model-only leaves its encoder out"));
 }
 
 }  // namespace

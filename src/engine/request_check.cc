@@ -58,20 +58,21 @@ Status CheckSampling(const SamplingParams& s, int64_t vocab) {
   return CheckIds(s.allowed_token_ids, "allowed_token_ids", vocab);
 }
 
-// Where they stand and that they fit is the scheduler's question, too: here it is answered at once.
 Status CheckPictures(const Request& request, const EngineInfo& info) {
   if (request.pictures.empty()) return {};
   if (info.picture_tokens_max == 0) {
-    return InvalidArgument("this engine takes no pictures");
+    return InvalidArgument(info.no_pictures.empty()
+                               ? "this engine takes no pictures"
+                               : "this engine takes no pictures: " + info.no_pictures);
   }
-  constexpr int32_t kMerge = 2, kSideMax = 512, kFramesMax = 4;
+  const int64_t down = info.picture_merge_rows, across = info.picture_merge_columns;
   int64_t end = 0;
   for (const RequestPicture& picture : request.pictures) {
     const int64_t rows = picture.rows, columns = picture.columns;
-    const bool even = rows > 0 && columns > 0 && rows % kMerge == 0 && columns % kMerge == 0;
-    if (!even || rows > kSideMax || columns > kSideMax || picture.frames < 1 ||
-        picture.frames > kFramesMax || picture.count != rows * columns / (kMerge * kMerge) ||
-        picture.begin < end) {
+    const bool merges = rows > 0 && columns > 0 && rows % down == 0 && columns % across == 0;
+    if (!merges || std::max(rows, columns) > info.picture_side_max || picture.frames < 1 ||
+        picture.frames > info.picture_frames_max ||
+        picture.count != rows / down * (columns / across) || picture.begin < end) {
       return InvalidArgument(fmt::format("a picture of {} x {} x {} patches in {} tokens at {}",
                                          picture.frames, rows, columns, picture.count,
                                          picture.begin));

@@ -104,7 +104,7 @@ struct Recipe {
   const KvBudget& budget;
   const KvChoice& kv;
   const std::optional<K2Config>& draft;
-  const std::optional<PictureChoice>& pictures;
+  const PictureAnswer& pictures;
   K2LoadOptions load;
   FixedSteps fixed = {};
   int threads = 0;
@@ -172,8 +172,11 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
   }
   BT_ASSIGN_OR_RETURN(WorkerDraft draft, LoadDraft(recipe, part, source, pool.get()));
   std::unique_ptr<PictureMemory> pictures;
-  if (recipe.pictures && model->share().first_stage()) {
-    BT_ASSIGN_OR_RETURN(pictures, LoadPictures(*recipe.pictures, source, *recipe.ops, pool.get()));
+  if (recipe.pictures.choice && model->share().first_stage()) {
+    BT_ASSIGN_OR_RETURN(pictures,
+                        LoadPictures(*recipe.pictures.choice, source, *recipe.ops, pool.get(),
+                                     model->share().place.tensor,
+                                     part.ranks == nullptr ? nullptr : &part.ranks->ops()));
   }
   const int64_t ways = model->share().layout.decode_context;
   KvLayout cache{.layers = model->layers(),
@@ -308,6 +311,28 @@ void LogDeterministic(const EngineConfig& config, const FixedSteps& fixed) {
   }
 }
 
+void LogPictures(const PictureAnswer& pictures) {
+  if (!pictures.why_not.empty()) {
+    BT_LOG(Info, "Pictures are not taken: {}", pictures.why_not);
+  }
+  if (!pictures.choice) return;
+  const PictureChoice& choice = *pictures.choice;
+  if (choice.ranks > 1) {
+    BT_LOG(Info, "Pictures: each of {} tensor ranks has {} (--mm-encoder-tp-mode {}){}{}",
+           choice.ranks,
+           choice.shared_out ? "the whole encoder and some of the pictures"
+                             : "some heads and columns of the encoder",
+           choice.shared_out ? "data" : "weights", choice.note.empty() ? "" : ": ", choice.note);
+  }
+  BT_LOG(
+      Info,
+      "Pictures: an encoder of {} layers, {:.2f} GiB of weights and {:.2f} GiB of workspace, and "
+      "{} rows of encoded pictures in {:.2f} GiB",
+      choice.encoder.layers, static_cast<double>(choice.bytes.weights) / kGiB,
+      static_cast<double>(choice.bytes.workspace) / kGiB, choice.rows,
+      static_cast<double>(choice.bytes.rows) / kGiB);
+}
+
 void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, bool gpu) {
   const int64_t tokens = budget.num_blocks * kBlockTokens;
   BT_LOG(Info, "Available KV cache memory: {:.2f} GiB", static_cast<double>(budget.bytes) / kGiB);
@@ -378,9 +403,17 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
     available = std::max<int64_t>(available - bytes, 0);
     token_bytes += DraftBytesPerToken(config, *draft, ops.act) * layout.decode_context;
   }
-  BT_ASSIGN_OR_RETURN(const std::optional<PictureChoice> pictures,
-                      ChoosePictures(config, model_config, ops));
-  if (pictures) available = std::max<int64_t>(available - pictures->bytes, 0);
+  BT_ASSIGN_OR_RETURN(const PictureAnswer pictures,
+                      ChoosePictures({.config = config,
+                                      .model_dir = config.model_dir,
+                                      .model = model_config,
+                                      .ops = ops,
+                                      .gpu = backend.gpu.has_value(),
+                                      .ranks_here = static_cast<int32_t>(held.size())}));
+  LogPictures(pictures);
+  if (pictures.choice) {
+    available = std::max<int64_t>(available - pictures.choice->bytes.total(), 0);
+  }
   const KvQuestion question{.bytes_asked = config.kv_cache_bytes,
                             .bytes_available = available,
                             .bytes_per_token = token_bytes,
@@ -473,7 +506,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                   .constraints = factory != nullptr,
                   .picture_tokens_max = 0,
                   .fixed = fixed};
-  if (pictures) pictures->Tell(info);
+  info.no_pictures = pictures.why_not;
+  if (pictures.choice) pictures.choice->Tell(info);
   // That is of one layer of each kind.
   info.longest_step_seconds = step_seconds * static_cast<double>(model_config.layers) *
                               PassesMax(fixed, config.max_num_batched_tokens);

@@ -19,7 +19,11 @@ constexpr int kSweeps = 4;
 
 }  // namespace
 
-StepBudget::StepBudget(Seconds target, int32_t tokens_max, Seconds longest) : target_(target) {
+StepBudget::StepBudget(Seconds target,
+                       int32_t tokens_max,
+                       Seconds longest,
+                       const PicturePrior& prior)
+    : target_(target), prior_(prior) {
   seconds_[0] = longest / tokens_max;
 }
 
@@ -29,9 +33,18 @@ StepBudget::Terms StepBudget::TermsOf(const StepWork& work) {
           work.picture_patches, work.picture_pairs};
 }
 
+StepBudget::Terms StepBudget::Costs() const {
+  Terms costs = seconds_;
+  if (pictures_seen_) return costs;
+  costs[5] = seconds_[0] * prior_.patch;
+  costs[6] = seconds_[0] * prior_.pair;
+  return costs;
+}
+
 Seconds StepBudget::Fitted(const Terms& terms) const {
+  const Terms costs = Costs();
   Seconds sum = 0;
-  for (int i = 0; i < kTerms; ++i) sum += seconds_[i] * terms[i];
+  for (int i = 0; i < kTerms; ++i) sum += costs[i] * terms[i];
   return sum;
 }
 
@@ -42,6 +55,10 @@ Seconds StepBudget::Expected(const StepWork& work) const {
 void StepBudget::Observe(const StepWork& work, Seconds seconds) {
   if (seconds <= 0) return;
   const Terms terms = TermsOf(work);
+  if (work.picture_patches > 0 && !pictures_seen_) {
+    seconds_ = Costs();
+    pictures_seen_ = true;
+  }
   const Seconds expected = Expected(work);
   if (expected > 0) {
     seconds = std::clamp(seconds, expected / kSurpriseMax, expected * kSurpriseMax);
@@ -73,15 +90,16 @@ void StepBudget::Fit(const Terms& terms, Seconds seconds) {
 
 StepCosts StepBudget::costs() const {
   const double slowness = std::exp(log_slowness_);
+  const Terms costs = Costs();
   return {.limit = target_,
           .limit_alone = target_ * kAlone,
-          .fixed = seconds_[2] * slowness,
-          .prompt_token = seconds_[0] * slowness,
-          .prompt_key = seconds_[1] * slowness,
-          .decode_token = seconds_[3] * slowness,
-          .decode_key = seconds_[4] * slowness,
-          .picture_patch = seconds_[5] * slowness,
-          .picture_pair = seconds_[6] * slowness};
+          .fixed = costs[2] * slowness,
+          .prompt_token = costs[0] * slowness,
+          .prompt_key = costs[1] * slowness,
+          .decode_token = costs[3] * slowness,
+          .decode_key = costs[4] * slowness,
+          .picture_patch = costs[5] * slowness,
+          .picture_pair = costs[6] * slowness};
 }
 
 }  // namespace baltoro

@@ -19,6 +19,12 @@
 
 namespace baltoro {
 
+// What a patch, and a pair of them, should cost in a layer, before any was seen: as so many tokens
+// of a prompt.
+struct PicturePrior {
+  double patch = 0, pair = 0;
+};
+
 class StepBudget {
  public:
   // Of a step while some sequence decodes. While none does it may be four times as long: whoever
@@ -26,7 +32,7 @@ class StepBudget {
   static constexpr double kAlone = 4;
 
   // `longest` is a guess: seconds of a step with `tokens_max` tokens of a prompt; 0: nobody knows.
-  StepBudget(Seconds target, int32_t tokens_max, Seconds longest);
+  StepBudget(Seconds target, int32_t tokens_max, Seconds longest, const PicturePrior& prior = {});
 
   void Observe(const StepWork& work, Seconds seconds);
   // What it should take, were it the next step.
@@ -39,11 +45,14 @@ class StepBudget {
   using Terms = std::array<double, kTerms>;
 
   static Terms TermsOf(const StepWork& work);
+  Terms Costs() const;
   Seconds Fitted(const Terms& terms) const;
   void Fit(const Terms& terms, Seconds seconds);
 
   const Seconds target_;
-  Terms seconds_{};                       // of one of each
+  const PicturePrior prior_;
+  bool pictures_seen_ = false;  // from then on they are fitted, from what they should have cost on
+  Terms seconds_{};             // of one of each
   std::array<Terms, kTerms> products_{};  // of all terms seen, over their steps' seconds
   Terms sums_{};                          // likewise
   double log_slowness_ = 0;               // of the machine now, beside the fit

@@ -149,7 +149,7 @@ int64_t Worker::ScratchBytes() const {
       arena_.bytes_reserved() + sample_arena_.bytes_reserved() + sample_staging_.bytes_reserved();
   return static_cast<int64_t>(own) + model_->scratch_bytes() + model_->staging_bytes() +
          (drafter_ == nullptr ? 0 : drafter_->scratch_bytes()) +
-         (pictures_ == nullptr ? 0 : pictures_->scratch_bytes());
+         (pictures_ == nullptr ? 0 : pictures_->bytes());
 }
 
 int32_t Worker::RecordedMax(int32_t rows) const {

@@ -34,7 +34,7 @@ void CutOne(const Rgb& picture, int left, int top, int patch, uint8_t* out) {
 PictureHash HashPatches(const PictureRules& rules, const PicturePatches& patches) {
   static_assert(std::endian::native == std::endian::little);
   // Every number has its width, so no two pictures write the same bytes in another way.
-  std::array<uint8_t, 64> head = {};
+  std::array<uint8_t, 96> head = {};
   size_t at = 0;
   const auto put = [&](const auto& value) {
     std::memcpy(head.data() + at, &value, sizeof(value));
@@ -66,10 +66,12 @@ PictureHash HashPatches(const PictureRules& rules, const PicturePatches& patches
 
 Result<PicturePatches> CutPatches(Rgb picture, const PictureRules& rules) {
   const PictureFit fit = FitPicture(picture.width, picture.height, rules);
+  const int64_t pixels = int64_t{picture.width} * picture.height;
   BT_ASSIGN_OR_RETURN(const Rgb scaled, ResampleBicubic(std::move(picture), fit.width, fit.height));
   PicturePatches out{.grid_height = fit.grid_height,
                      .grid_width = fit.grid_width,
-                     .tokens = static_cast<int>(fit.tokens(rules))};
+                     .tokens = static_cast<int>(fit.tokens(rules)),
+                     .pixels = pixels};
   const size_t patch_bytes = size_t{3} * rules.patch * rules.patch;
   out.size = static_cast<size_t>(fit.patches()) * patch_bytes;
   BT_ASSIGN_OR_RETURN(out.bytes, PixelBuffer::Make(out.size));

@@ -17,7 +17,8 @@ using PictureHash = std::array<uint8_t, 16>;
 struct PicturePatches {
   int grid_height = 0;  // patches; the grid of frames is 1
   int grid_width = 0;
-  int tokens = 0;  // that it takes in a prompt
+  int tokens = 0;      // that it takes in a prompt
+  int64_t pixels = 0;  // of the picture before it was scaled
   // u8 [grid_height * grid_width, 3, patch, patch]: patches row by row, of each its channels, of
   // each its rows. Not normalised.
   PixelBuffer bytes = {};

@@ -60,18 +60,25 @@ void CompositeOnWhite(const uint8_t* rgba, size_t pixels, uint8_t* rgb) {
 namespace {
 
 Result<DecodedPicture> Decode(std::string_view bytes, const PictureLimits& limits) {
-  if (bytes.starts_with("\xff\xd8\xff"sv)) return DecodeJpeg(bytes, limits);
-  if (bytes.starts_with("\x89PNG\r\n\x1a\n"sv)) return DecodePng(bytes, limits);
-  if (bytes.starts_with("GIF87a"sv) || bytes.starts_with("GIF89a"sv)) {
-    return DecodeGif(bytes, limits);
-  }
-  if (bytes.size() >= 12 && bytes.starts_with("RIFF"sv) && bytes.substr(8, 4) == "WEBP"sv) {
-    return DecodeWebp(bytes, limits);
-  }
+  const std::string_view type = PictureType(bytes);
+  if (type == "image/jpeg") return DecodeJpeg(bytes, limits);
+  if (type == "image/png") return DecodePng(bytes, limits);
+  if (type == "image/gif") return DecodeGif(bytes, limits);
+  if (type == "image/webp") return DecodeWebp(bytes, limits);
   return InvalidArgument("the picture is of no known format: send JPEG, PNG, WebP or GIF");
 }
 
 }  // namespace
+
+std::string_view PictureType(std::string_view bytes) {
+  if (bytes.starts_with("\xff\xd8\xff"sv)) return "image/jpeg";
+  if (bytes.starts_with("\x89PNG\r\n\x1a\n"sv)) return "image/png";
+  if (bytes.starts_with("GIF87a"sv) || bytes.starts_with("GIF89a"sv)) return "image/gif";
+  if (bytes.size() >= 12 && bytes.starts_with("RIFF"sv) && bytes.substr(8, 4) == "WEBP"sv) {
+    return "image/webp";
+  }
+  return "";
+}
 
 Result<Rgb> DecodePicture(std::string_view bytes, const PictureLimits& limits) {
   if (bytes.empty()) return InvalidArgument("the picture is empty: it has no bytes");

@@ -36,6 +36,10 @@ struct PictureLimits {
   int64_t jpeg_scan_pixels_max = 1'000'000'000;  // scans times pixels: each is a pass over all
 };
 
+// The media type of the file that begins with these bytes, "image/jpeg", "image/png", "image/gif"
+// or "image/webp"; empty where it is none of these.
+std::string_view PictureType(std::string_view bytes);
+
 // kInvalidArgument with a sentence about what is wrong with the picture, beginning with "the
 // picture" or "the JPEG picture"; kResourceExhausted where there is no memory.
 Result<Rgb> DecodePicture(std::string_view bytes, const PictureLimits& limits = {});

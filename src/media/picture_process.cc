@@ -11,6 +11,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "media/picture_wire.h"
 
@@ -85,12 +86,14 @@ bool IsRefusal(Code code) {
 }
 
 // Whether these are patches that CutPatches could make.
-bool IsPossible(const PictureAnswer& answer, const PictureRules& rules) {
+bool IsPossible(const PictureAnswer& answer, const PictureJob& job) {
+  const PictureRules& rules = job.rules;
   const auto side = [&](int32_t patches) {
     return patches >= rules.merge && patches <= rules.side_patches_max &&
            patches % rules.merge == 0;
   };
   if (!side(answer.grid_height) || !side(answer.grid_width)) return false;
+  if (answer.pixels < 1 || answer.pixels > job.limits.pixels_max) return false;
   const int64_t patches = int64_t{answer.grid_height} * answer.grid_width;
   // Both sides are rounded up, by less than a token each.
   const int64_t rounded = 2 * int64_t{rules.merge + 1} * (rules.side_patches_max + rules.merge);
@@ -121,7 +124,7 @@ Exchange Ask(int fd, std::string_view file, const PictureJob& job, Clock::time_p
     out.result = Status(answer.code, std::move(sentence));
     return out;
   }
-  if (answer.code != Code::kOk || !IsPossible(answer, job.rules)) {
+  if (answer.code != Code::kOk || !IsPossible(answer, job)) {
     out.outcome = Outcome::kGone;
     return out;
   }
@@ -129,6 +132,7 @@ Exchange Ask(int fd, std::string_view file, const PictureJob& job, Clock::time_p
   patches.grid_height = answer.grid_height;
   patches.grid_width = answer.grid_width;
   patches.tokens = answer.grid_height * answer.grid_width / (job.rules.merge * job.rules.merge);
+  patches.pixels = answer.pixels;
   patches.size = answer.patch_bytes;
   Result<PixelBuffer> bytes = PixelBuffer::Make(patches.size);
   if (!bytes.ok()) {
@@ -147,6 +151,7 @@ Exchange Ask(int fd, std::string_view file, const PictureJob& job, Clock::time_p
 
 PictureProcess::PictureProcess(Options options)
     : options_(std::move(options)), children_(std::max(1, options_.processes)) {
+  BT_CHECK(!options_.command.empty());
   for (size_t i = 0; i < children_.size(); ++i) free_.push_back(i);
 }
 
@@ -175,7 +180,7 @@ void PictureProcess::GiveBack(size_t which) {
   given_back_.notify_one();
 }
 
-Status PictureProcess::Start(ChildProcess& child) const {
+Status PictureProcess::Start(ChildProcess& child) {
   if (child.fd >= 0) {
     // One that died since its last picture has closed its end.
     char none = 0;
@@ -201,7 +206,7 @@ Status PictureProcess::Start(ChildProcess& child) const {
     End(child, "at its start");
     return no_start;
   }
-  if (!sentence.empty()) {
+  if (!sentence.empty() && !told_unconfined_.exchange(true)) {
     BT_LOG(Warning,
            "The process that decodes pictures could not give up all that it does not need ({}): "
            "allow seccomp in this container, so that a hostile picture can do no harm",
@@ -216,6 +221,13 @@ void PictureProcess::End(ChildProcess& child, const char* why) const {
   const std::string words = TakeLastWords(child);
   BT_LOG_LIMITED(Warning, "The process that decodes pictures ended {}: {}{}{}", why, end,
                  words.empty() ? "" : ": ", words);
+}
+
+Status PictureProcess::StartOne() {
+  const size_t which = TakeFree();
+  Status started = Start(children_[which]);
+  GiveBack(which);
+  return started;
 }
 
 Result<PicturePatches> PictureProcess::Prepare(std::string_view file,

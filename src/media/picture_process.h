@@ -4,6 +4,7 @@
 // of a decoder stays in there. A process that dies, or takes too long, costs the one picture that
 // it had; the next picture finds a new one.
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -31,10 +32,15 @@ class PictureProcess {
   PictureProcess(const PictureProcess&) = delete;
   PictureProcess& operator=(const PictureProcess&) = delete;
 
+  // Starts one of the processes before there is a picture, so that the log says at once what is
+  // wrong with them: kUnavailable where it does not start, and a line where the kernel does not let
+  // it give up what it does not need. Any thread.
+  Status StartOne();
+
   // DecodePicture and CutPatches, with their errors; kInvalidArgument too where the process dies
   // of the picture or is ended for its time, kUnavailable where none starts. Waits until one is
-  // free. Processes are started by the first pictures. The hash is made here, not there: a process
-  // that a picture has taken over cannot give it another picture's name. Any thread.
+  // free. Processes are started by the pictures that need them. The hash is made here, not there: a
+  // process that a picture has taken over cannot give it another picture's name. Any thread.
   Result<PicturePatches> Prepare(std::string_view file,
                                  const PictureRules& rules,
                                  const PictureLimits& limits);
@@ -42,7 +48,7 @@ class PictureProcess {
  private:
   size_t TakeFree();
   void GiveBack(size_t which);
-  Status Start(ChildProcess& child) const;
+  Status Start(ChildProcess& child);
   // Says in the log how the process ended.
   void End(ChildProcess& child, const char* why) const;
 
@@ -50,6 +56,7 @@ class PictureProcess {
   std::mutex mutex_;
   std::condition_variable given_back_;
   std::vector<size_t> free_;  // guarded by mutex_
+  std::atomic<bool> told_unconfined_{false};
   // Each belongs to whoever has taken it; fd is -1 while none runs.
   std::vector<ChildProcess> children_;
 };

@@ -18,8 +18,8 @@ struct PictureRules {
   int64_t patches_max = 16384;  // of a picture, before its sides are rounded up
   int side_patches_max = 512;
   // A channel of a byte x becomes (x / 255 - mean) / std. Bytes travel; the encoder does that.
-  std::array<float, 3> mean = {0.5F, 0.5F, 0.5F};
-  std::array<float, 3> std = {0.5F, 0.5F, 0.5F};
+  std::array<double, 3> mean = {0.5, 0.5, 0.5};
+  std::array<double, 3> std = {0.5, 0.5, 0.5};
 
   bool operator==(const PictureRules&) const = default;
 };

@@ -43,8 +43,7 @@ TEST(PictureRulesTest, EveryNumberIsTheFiles) {
 
 TEST(PictureRulesTest, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"("in_patch_limit": 9)",
-       "media_proc_cfg.patch_size is missing; expected an integer from 1"},
+      {R"("in_patch_limit": 9)", "media_proc_cfg.patch_size is missing"},
       {R"("patch_size": 14)", "media_proc_cfg.in_patch_limit is missing"},
       {R"("patch_size": 0, "in_patch_limit": 9)", "patch_size is 0; expected"},
       {R"("patch_size": 14.5, "in_patch_limit": 9)", "patch_size is 14.5; expected"},
@@ -52,17 +51,17 @@ TEST(PictureRulesTest, WhatIsWrongIsNamed) {
       {R"("patch_size": 14, "in_patch_limit": 18446744073709551615)", "in_patch_limit is 18446744"},
       {R"("patch_size": 14, "in_patch_limit": -5)", "in_patch_limit is -5"},
       {R"("patch_size": 14, "in_patch_limit": 9, "merge_kernel_size": [2, 3])",
-       "merge_kernel_size is [2,3]; expected an integer from 1 to 16, or two equal ones"},
+       "merge_kernel_size is 2 by 3; expected an integer from 1 to 16, or two equal ones"},
       {R"("patch_size": 14, "in_patch_limit": 9, "merge_kernel_size": [99, 99])",
        "merge_kernel_size is 99"},
       {R"("patch_size": 14, "in_patch_limit": 9, "patch_limit_on_one_side": 511)",
        "patch_limit_on_one_side is 511; expected a multiple of merge_kernel_size, 2"},
       {R"("patch_size": 14, "in_patch_limit": 9, "image_mean": [0.5])",
-       "image_mean is [0.5]; expected three"},
+       "image_mean is [0.5]; expected a list of 3 numbers"},
       {R"("patch_size": 14, "in_patch_limit": 9, "image_std": [0.5, 0, 0.5])",
        "image_std is [0.5,0,0.5]"},
       {R"("patch_size": 14, "in_patch_limit": 9, "fixed_output_tokens": 64)",
-       "fixed_output_tokens is 64; expected null"},
+       "fixed_output_tokens is set; expected null"},
   };
   for (const auto& [section, wanted] : cases) {
     const auto rules = Parse(section);
@@ -70,7 +69,9 @@ TEST(PictureRulesTest, WhatIsWrongIsNamed) {
     EXPECT_THAT(rules.status().message(), HasSubstr(std::string(kFile) + ": "));
     EXPECT_THAT(rules.status().message(), HasSubstr(wanted));
   }
-  for (const char* text : {"[]", "{}", R"({"media_proc_cfg": 3})"}) {
+  EXPECT_THAT(ParsePictureRules(R"({"media_proc_cfg": 3})", kFile).status().message(),
+              HasSubstr("preprocessor_config.json: media_proc_cfg is 3; expected an object"));
+  for (const char* text : {"[]", "{}"}) {
     EXPECT_THAT(ParsePictureRules(text, kFile).status().message(),
                 HasSubstr("preprocessor_config.json: media_proc_cfg is missing"));
   }

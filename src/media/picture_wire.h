@@ -23,6 +23,7 @@ struct PictureAnswer {
   uint32_t sentence_bytes = 0;
   int32_t grid_height = 0;
   int32_t grid_width = 0;
+  int64_t pixels = 0;  // before it was scaled
   uint64_t patch_bytes = 0;
 };
 

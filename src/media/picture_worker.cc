@@ -74,6 +74,7 @@ void RunPictureWorker(int fd, uint64_t memory_max) {
     const PicturePatches& patches = made.value();
     const PictureAnswer answer{.grid_height = patches.grid_height,
                                .grid_width = patches.grid_width,
+                               .pixels = patches.pixels,
                                .patch_bytes = patches.size};
     WriteAll(fd, &answer, sizeof(answer));
     WriteAll(fd, patches.bytes.bytes.get(), patches.size);

@@ -50,19 +50,24 @@ inline void CheckEmbedPatches(const EmbedPatchesArgs& args) {
   }
 }
 
+inline int64_t VisionHeadSize(const VisionBlockArgs& args) {
+  return 4 * args.cos.dim(1);
+}
+
+// Of a whole block, or of a part of one.
 inline void CheckVisionBlock(const VisionBlockArgs& args) {
   CheckStream(args.x, args.grids);
-  const int64_t hidden = args.x.dim(1);
-  BT_CHECK(args.heads > 0 && hidden % args.heads == 0 && hidden / args.heads % 4 == 0);
+  const int64_t hidden = args.x.dim(1), width = args.heads * VisionHeadSize(args);
+  BT_CHECK(args.heads > 0 && width <= hidden);
   CheckLayerNorm(args.attention_norm, hidden);
   CheckLayerNorm(args.mlp_norm, hidden);
-  CheckMatrix(args.qkv, 3 * hidden, hidden);
-  CheckMatrix(args.o, hidden, hidden);
+  CheckMatrix(args.qkv, 3 * width, hidden);
+  CheckMatrix(args.o, hidden, width);
   CheckMatrix(args.up, args.up.matrix.n, hidden);
   CheckMatrix(args.down, hidden, args.up.matrix.n);
   for (const TensorView& each : {args.cos, args.sin}) {
     BT_CHECK(each.rank == 2 && each.dtype == DType::kF32 && each.contiguous());
-    BT_CHECK(each.dim(1) == hidden / args.heads / 4);
+    BT_CHECK(each.dim(1) == args.cos.dim(1));
     for (const PictureGrid& grid : args.grids) {
       BT_CHECK(grid.rows <= each.dim(0) && grid.columns <= each.dim(0));
     }

@@ -5,8 +5,9 @@
 // their patches lie one after the other, those of a picture frame by frame, row by row. Nothing of
 // a picture depends on the others, bit for bit on the CPU.
 //
-// Letters in shapes: N patches of the batch, H hidden, h heads, d head size (H / h), M tokens of
-// the batch, I intermediate, G patches merged to one token, P inner width of the projector.
+// Letters in shapes: N patches of the batch, H hidden, h heads, d head size, M tokens of the batch,
+// I intermediate, G patches merged to one token, P inner width of the projector. Of a block h d is
+// H, and of a part of one, which some heads and columns are, less.
 //
 // "act" is the activation type of the OpsTable. The residual stream x is f32, sums run in f32.
 // Inputs of products, and queries, keys, values and probabilities in attention, are rounded to act;
@@ -61,8 +62,8 @@ struct EmbedPatchesArgs {
 struct VisionBlockArgs {
   TensorView x;  // [N, H] f32: x + o(attention(norm(x))), then x + down(gelu(up(norm(x))))
   LayerNormWeights attention_norm, mlp_norm;
-  BiasedMatrix qkv;       // [3 H, H]: rows of all queries, all keys, all values, head by head
-  BiasedMatrix o;         // [H, H]
+  BiasedMatrix qkv;       // [3 h d, H]: rows of all queries, all keys, all values, head by head
+  BiasedMatrix o;         // [H, h d]
   BiasedMatrix up, down;  // [I, H], [H, I]; GELU by tanh between them
   // [side, d / 4] f32: of the angles c * f_i, for columns and rows alike. Elements 4 i and 4 i + 1
   // of a head are rotated by the patch's column, 4 i + 2 and 4 i + 3 by its row.
@@ -70,6 +71,9 @@ struct VisionBlockArgs {
   // Each patch sees all patches of its picture, those of other frames too.
   std::span<const PictureGrid> grids;
   int32_t heads = 0;
+  // Of parts: what is computed takes the place of x instead of being added to it, so that the sum
+  // over ranks, of which one adds, is what a whole block's half makes of x.
+  bool replaces = false;
 };
 
 // Norm of x; mean over a picture's frames; merge_rows x merge_columns neighbours, each under the
@@ -98,6 +102,10 @@ struct VisionOps {
   void (*embed)(const OpContext&, const EmbedPatchesArgs&) = nullptr;
   void (*block)(const OpContext&, const VisionBlockArgs&) = nullptr;
   void (*project)(const OpContext&, const ProjectPicturesArgs&) = nullptr;
+  // The halves of a block, up to `o` and behind it, of some heads and columns; the norms, and the
+  // weights of the half alone, are read. Null: this backend has whole blocks alone.
+  void (*attention_part)(const OpContext&, const VisionBlockArgs&) = nullptr;
+  void (*mlp_part)(const OpContext&, const VisionBlockArgs&) = nullptr;
   // The most scratch that any of them takes, in bytes, for a batch of up to `patches` patches on
   // `threads` threads.
   int64_t (*scratch_bytes)(const VisionWidths&, int64_t patches, int threads) = nullptr;

@@ -98,6 +98,14 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape) {
   return {};
 }
 
+Status CheckEncoderHeads(const ParallelLayout& layout, int32_t heads) {
+  if (heads % layout.tensor == 0) return {};
+  return InvalidArgument(fmt::format(
+      "--mm-encoder-tp-mode weights: the picture encoder's {} heads cannot be divided among {} "
+      "tensor ranks; give --mm-encoder-tp-mode data, with which each rank has all of them",
+      heads, layout.tensor));
+}
+
 IndexRange EvenShare(int64_t total, int32_t parts, int32_t index) {
   BT_CHECK(parts > 0 && index >= 0 && index < parts && total >= 0);
   const int64_t base = total / parts, larger = total % parts;

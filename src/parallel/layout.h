@@ -54,6 +54,10 @@ struct LayoutShape {
 // kInvalidArgument: which sizes clash and which flag to change.
 Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape);
 
+// Whether the tensor ranks can each have as many heads of a picture encoder. kInvalidArgument:
+// which flag to change.
+Status CheckEncoderHeads(const ParallelLayout& layout, int32_t heads);
+
 // Part `index` of `total` things in `parts` runs whose sizes differ by at most one, larger first.
 IndexRange EvenShare(int64_t total, int32_t parts, int32_t index);
 

@@ -56,6 +56,13 @@ TEST(LayoutTest, SharesOfBlocksCoverEveryThingOnceAndCutNoBlockInTwoUnevenly) {
             "cutting a block: use --tensor-parallel-size 4");
 }
 
+TEST(LayoutTest, AnEncodersHeadsAreDividedOrTheRefusalSaysWhatToDo) {
+  EXPECT_TRUE(CheckEncoderHeads({.tensor = 1}, 3).ok());
+  EXPECT_TRUE(CheckEncoderHeads({.tensor = 8}, 16).ok());
+  EXPECT_NE(CheckEncoderHeads({.tensor = 32}, 16).message().find("--mm-encoder-tp-mode data"),
+            std::string::npos);
+}
+
 TEST(LayoutTest, EveryCacheBlockHasOnePlace) {
   ParallelLayout layout{.tensor = 8, .decode_context = 4};
   std::set<std::pair<int32_t, int64_t>> seen;

@@ -205,6 +205,14 @@ RankPlan FullestRank(const ModelDescription& model, const PlanOptions& o, int32_
   return fullest;
 }
 
+// To a rank of the first stage.
+void AddPictures(const PictureBytes& pictures, RankPlan& rank) {
+  if (pictures.total() == 0) return;
+  rank.weights.push_back({"picture encoder", pictures.weights, ""});
+  rank.arenas.push_back({"pictures being encoded", pictures.workspace, ""});
+  rank.arenas.push_back({"encoded pictures", pictures.rows, "--mm-processor-cache-gb"});
+}
+
 // Of `left`, beside weights and arenas, what the cache of a rank takes; negative: that is missing.
 int64_t CacheBytes(const PlanOptions& o, int64_t left) {
   const int64_t asked = o.kv_cache_bytes;
@@ -270,6 +278,7 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
   for (int32_t stage = 0; stage < options.layout.pipeline; ++stage) {
     RankPlan rank = FullestRank(model, plan.options, stage);
     rank.arenas = arenas;
+    if (stage == 0) AddPictures(options.pictures, rank);
     const bool drafts = options.draft && stage + 1 == options.layout.pipeline;
     if (drafts) rank.weights.push_back({"draft model", options.draft_bytes, ""});
     const int64_t left = budget - TotalBytes(rank.weights) - TotalBytes(rank.arenas);

@@ -25,6 +25,15 @@ struct DeviceSpec {
 Result<DeviceSpec> FindDevice(const std::string& name);
 std::vector<DeviceSpec> KnownDevices();
 
+// What a picture encoder takes of each rank of the first stage.
+struct PictureBytes {
+  int64_t weights = 0;
+  int64_t workspace = 0;  // of what is being encoded
+  int64_t rows = 0;       // of pictures that are encoded: --mm-processor-cache-gb
+  int64_t total() const { return weights + workspace + rows; }
+  bool operator==(const PictureBytes&) const = default;
+};
+
 struct PlanOptions {
   ParallelLayout layout;
   DeviceSpec device;
@@ -48,6 +57,7 @@ struct PlanOptions {
   std::optional<K2Config> draft = {};
   ParallelLayout draft_layout = {};
   int64_t draft_bytes = 0, draft_token_bytes = 0;
+  PictureBytes pictures = {};
   // Of the fullest rank of each stage, where a loader has counted them; empty: what the model's
   // forms come to.
   std::vector<int64_t> weight_bytes = {};

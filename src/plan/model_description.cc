@@ -87,9 +87,6 @@ ModelDescription Plain(std::string name, K2Config config) {
   return {.name = std::move(name), .owner = std::move(owner), .config = std::move(config)};
 }
 
-// Sizes: model-family §3 and §10.
-constexpr int64_t kVisionParameters = 416'866'032 + 54'277'888;
-
 }  // namespace
 
 std::vector<ModelDescription> KnownModels() {
@@ -103,7 +100,6 @@ std::vector<ModelDescription> KnownModels() {
   thinking.experts = WeightForm::kInt4Group;
   ModelDescription seen = Plain("Kimi-K2.5", k25);
   seen.experts = WeightForm::kInt4Group;
-  seen.vision_parameters = kVisionParameters;
   ModelDescription newer = seen;
   newer.name = "Kimi-K2.6";
   ModelDescription w4a8 = seen;
@@ -146,7 +142,6 @@ Result<ModelDescription> DescribeFiles(const K2Config& config,
                                        const Json& quantisation) {
   ModelDescription out;
   out.config = config;
-  if (config.multimodal) out.vision_parameters = kVisionParameters;
   std::unordered_set<std::string> names;
   if (index.is_object() && index.contains("weight_map") && index["weight_map"].is_object()) {
     for (const auto& [name, file] : index["weight_map"].items()) names.insert(name);

@@ -23,7 +23,6 @@ struct ModelDescription {
   WeightForm shared = WeightForm::kBf16;
   WeightForm experts = WeightForm::kBf16;
   WeightForm plain = WeightForm::kBf16;  // how plain numbers are kept: kBf16 or kF32
-  int64_t vision_parameters = 0;         // bf16, whole on every rank
   int64_t file_bytes = 0;                // that the index states; 0: unknown
 };
 

@@ -109,7 +109,6 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& stored,
   add("norms", layers * norms + (last ? 4 * c.hidden : 0), WeightFormName(WeightForm::kF32));
   add("head", last && !c.tied_embeddings ? MatrixBytes(model.plain, cut.vocab, c.hidden) : 0,
       how(model.plain, sliced));
-  add("vision", first ? 2 * model.vision_parameters : 0, "bf16; whole on every rank");
   return out;
 }
 

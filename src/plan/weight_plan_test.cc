@@ -38,8 +38,8 @@ TEST(WeightPlanTest, WholeModelsHaveThePublishedBytes) {
   const ModelDescription int4 = Known("moonshotai/Kimi-K2-Thinking");
   ExpectNear(Sum(int4, one, 0) - Absorbed(int4), 594.2e9, 1e-4);
   const ModelDescription seen = Known("kimi-k2.5");
-  ExpectNear(Sum(seen, one, 0) - Absorbed(seen), 594.2e9 + 0.94e9, 1e-4);
-  // 507.3 packed + 1.0 scales + 8.70 int8 + 6.05 bf16 + vision.
+  ExpectNear(Sum(seen, one, 0) - Absorbed(seen), 594.2e9, 1e-4);
+  // 507.3 packed + 1.0 scales + 8.70 int8 + 6.05 bf16.
   const ModelDescription w4a8 = Known("Kimi-K2.5-W4A8");
   ExpectNear(Sum(w4a8, one, 0) - Absorbed(w4a8), 524.0e9, 2e-3);
   const ModelDescription moonlight = Known("Moonlight-16B-A3B");
@@ -67,7 +67,6 @@ TEST(WeightPlanTest, ATensorRankHoldsItsShareAndTheWholeParts) {
 struct HandModel {
   const char* name;
   double expert_bytes, dense_bytes, attention_bytes, kv_b_bytes;  // of a parameter
-  double vision_bytes;
   double output_scale_bytes = 0;  // of an output of an expert; a slice of its inputs has them too
 };
 
@@ -83,15 +82,14 @@ double HandTotal(const HandModel& m, const ParallelLayout& layout) {
                      kLayers * 64 * 128 * 512 * 2;  // the last: transposed keys
   const double whole = kLayers * (11'010'048 + 4'128'768) * m.attention_bytes +
                        kMoeLayers * 2'752'896 * 2 + kLayers * (2 * 7168 + 1536 + 512) * 4;
-  return experts + layout.data * (cut + layout.tensor * (whole + m.vision_bytes));
+  return experts + layout.data * (cut + layout.tensor * whole);
 }
 
 TEST(WeightPlanTest, EveryReleaseOnEveryLayoutHoldsWhatAHandFinds) {
-  constexpr double kVision = 471'143'920.0 * 2;
-  const HandModel models[] = {{"Kimi-K2-Instruct", 1 + 4 / 16384.0, 1, 1, 1, 0},
-                              {"Kimi-K2-Thinking", 0.5625, 2, 2, 2, 0},
-                              {"Kimi-K2.5", 0.5625, 2, 2, 2, kVision},
-                              {"Kimi-K2.5-W4A8", 0.5, 1, 1, 2, kVision, 4}};
+  const HandModel models[] = {{"Kimi-K2-Instruct", 1 + 4 / 16384.0, 1, 1, 1},
+                              {"Kimi-K2-Thinking", 0.5625, 2, 2, 2},
+                              {"Kimi-K2.5", 0.5625, 2, 2, 2},
+                              {"Kimi-K2.5-W4A8", 0.5, 1, 1, 2, 4}};
   const ParallelLayout layouts[] = {{.tensor = 8},                 // 8 x H200, 8 x H100
                                     {.tensor = 8, .pipeline = 2},  // 16 x H800
                                     {.tensor = 16},                // 16 x H800, 2 x 8

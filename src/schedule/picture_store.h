@@ -14,7 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <unordered_map>
+#include <utility>
 
 namespace baltoro {
 
@@ -30,31 +32,38 @@ class PictureStore {
     uint64_t used = 0;     // rises
   };
 
-  explicit PictureStore(int32_t rows) : rows_(rows) {}
+  explicit PictureStore(int32_t rows);
 
   int32_t rows() const { return rows_; }
-  // Null: it has none.
+  // Null: it has none. What is found stays where it is while somebody holds it.
   Place* Find(const PictureName& name);
   // Its place, which it gets now if it has none. Null: no room while others are held; never where
   // nobody is and `rows` is no more than there are.
   Place* Take(const PictureName& name, int32_t rows);
-  void Hold(Place& place) { ++place.holders; }
+  void Hold(Place& place);
   void Release(const PictureName& name);
   // Nobody holds it.
   void Forget(const PictureName& name);
-  int32_t held() const;  // pictures
+  int32_t held() const { return held_; }  // pictures
 
  private:
   struct NameHash {
     size_t operator()(const PictureName& name) const;
   };
-  // Where as many rows are free; below 0: nowhere.
+  using Run = std::pair<int32_t, int32_t>;  // how many rows, and the first of them
+
+  // The smallest free run that has as many rows, and of those the first; below 0: there is none.
   int32_t Gap(int32_t rows) const;
   bool ForgetOldest();
+  void Free(int32_t begin, int32_t rows);
+  void Occupy(int32_t begin, int32_t rows);
 
   const int32_t rows_;
-  std::map<int32_t, Place> places_;  // by `begin`
-  std::unordered_map<PictureName, int32_t, NameHash> begins_;
+  std::unordered_map<PictureName, Place, NameHash> places_;
+  std::map<uint64_t, PictureName> idle_;  // of those that nobody holds, by when they were used
+  std::map<int32_t, int32_t> free_;       // from the first row of a run to behind its last
+  std::set<Run> free_by_size_;            // the same
+  int32_t held_ = 0;
   uint64_t uses_ = 0;
 };
 

@@ -32,6 +32,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
   BT_CHECK(config.max_model_len > 0 && config.prompt_logprob_rows_max > 0);
   BT_CHECK(config.prompt_chunk >= 0 && config.decode_rows > 0);
   BT_CHECK(config.prompt_chunk == 0 || config.picture_rows == 0);
+  BT_CHECK(config.picture_ranks > 0);
   BT_CHECK(config.drafts_max >= 0 && config.drafts_max <= kDraftsMax);
   if (config_.max_queued_tokens == 0) {
     config_.max_queued_tokens = int64_t{8} * config.num_blocks * kBlockTokens;
@@ -56,7 +57,6 @@ Status Scheduler::Submit(Request request) {
                            " tokens of KV cache, which holds " +
                            std::to_string(int64_t{config_.num_blocks} * kBlockTokens));
   }
-  BT_RETURN_IF_ERROR(CheckPictures(request));
   if (sequences_.contains(request.id)) return Status(Code::kInternal, "the request id is in use");
   if (!Planted(PlantedBug::kQueueUnbounded) &&
       (queued_requests_ >= config_.max_queued_requests ||
@@ -144,11 +144,13 @@ void Scheduler::End(Sequence& sequence) {
   switch (sequence.state) {
     case SequenceState::kWaiting:
       waiting_.erase(&sequence);
+      if (running_.empty() && waiting_.empty()) DropEncoding();
       if (!Planted(PlantedBug::kAbortInQueueKeepsCount)) LeaveQueue(sequence);
       sequences_.erase(sequence.request.id);
       return;
     case SequenceState::kRunning:
       LeaveRunning(sequence);
+      if (running_.empty() && waiting_.empty()) DropEncoding();
       ++settling_;
       break;
     case SequenceState::kEvicting:

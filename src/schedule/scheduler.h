@@ -16,8 +16,7 @@
 //   - when no block is left the last in that order gives up its own; after eight times it goes
 //     first, and is admitted with all the blocks that it may ever need;
 //   - a prompt is computed up to a picture that is not encoded, and no further; what encoding costs
-//   is
-//     taken from what prompts may cost;
+//     is taken from what prompts may cost;
 //   - whatever a step in flight still writes keeps its owner until that step is committed;
 //   - a block becomes findable for others once every position in it was computed and committed.
 //
@@ -72,9 +71,13 @@ struct SchedulerConfig {
   int32_t prompt_chunk = 0;
   int32_t decode_rows = 32;  // with prompt_chunk: sampled tokens in one entry of a plan
   // Of pictures: rows in the ranks' memory (0: there are none), layers of the encoder with its
-  // projector, and patches that go through it together. Not with prompt_chunk.
+  // projector, and patches that go through it together on a rank. Not with prompt_chunk.
   int32_t picture_rows = 0, picture_layers = 0;
   int64_t picture_patches_max = 0;
+  int32_t picture_ranks = 1;  // among which those of a batch are shared out
+  // A batch of fewer patches a rank takes pictures of other requests along, up to as many: the
+  // weights of a layer are then read once for all. With more its own would wait, for little.
+  int64_t picture_patches_shared = 2048;
   double watermark = 0.01;  // share of blocks that an admission leaves free
   HashKey hash_secret{};
 };
@@ -93,7 +96,8 @@ class Scheduler {
   explicit Scheduler(const SchedulerConfig& config);
 
   // kInvalidArgument if it can never run, kResourceExhausted if the queue is full. Of a constraint
-  // only its existence is noted.
+  // only its existence is noted. Its pictures stand one after the other in the prompt, with a token
+  // behind the last, and each fits by itself.
   Status Submit(Request request);
   // The final event is out at once; what steps in flight still bring for it is dropped.
   void Abort(RequestId id);
@@ -152,10 +156,8 @@ class Scheduler {
   void PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget);
   void PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget);
   bool AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget);
-  bool Admit(Sequence& sequence);
-  bool ReadyToCome(Sequence& sequence, StepPlan& plan, Budget& budget);
-  bool FindsPrefix(const Sequence& sequence) const;
-  void FindPrefix(Sequence& sequence, std::vector<BlockId>& hits);
+  bool Admit(Sequence& sequence, std::vector<BlockId> hits);
+  std::vector<BlockId> PrefixOf(Sequence& sequence);
   bool GrowTo(Sequence& sequence, int32_t tokens);
   Sequence* Victim() const;
   void AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record);
@@ -171,16 +173,17 @@ class Scheduler {
       Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record, Budget& budget);
 
   // scheduler_pictures.cc
-  Status CheckPictures(const Request& request) const;
   Sequence::Range TakePictures(Sequence& sequence, int32_t from, bool runs);
   int32_t ReadyUntil(Sequence& sequence, int32_t from, bool runs, StepPlan& plan, Budget& budget);
   bool Encoded(const std::vector<RequestPicture>& pictures,
                size_t index,
-               size_t end,
                StepPlan& plan,
                Budget& budget);
-  bool BeginEncoding(const std::vector<RequestPicture>& pictures, size_t index, size_t end);
-  bool EncodingHasItsPlaces();
+  bool EncodingIsNeeded();
+  void DropEncoding();
+  void BeginEncoding(std::span<const RequestPicture> pictures);
+  bool JoinEncoding(const RequestPicture& picture, int64_t patches_max);
+  bool ShareOut(int64_t patches_max);
   bool EncodeLayers(StepPlan& plan, Budget& budget);
   void AddPictureRows(const Sequence& sequence, PlannedSequence& planned);
   void ReleasePictures(Sequence& sequence, bool all);
@@ -206,13 +209,13 @@ class Scheduler {
   BlockPool pool_;
   PrefixCache prefix_;
   PictureStore pictures_;
-  // The batch on its way through the encoder; no names: there is none.
+  // The batch on its way through the encoder, which holds its pictures; no names: there is none.
   struct Encoding {
     std::vector<PictureName> names = {};
     std::vector<EncodedPicture> pictures = {};  // until they are planned
-    int32_t place = 0, layers_left = 0;
-    int64_t patches = 0;
-    double pairs = 0;
+    int32_t layers_left = 0;
+    int64_t patches = 0;  // of the rank that has most
+    double pairs = 0;     // likewise
     bool begins = false;
   };
   Encoding encoding_;

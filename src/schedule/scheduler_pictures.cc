@@ -14,27 +14,6 @@
 
 namespace baltoro {
 
-Status Scheduler::CheckPictures(const Request& request) const {
-  int64_t end = 0;
-  for (const RequestPicture& picture : request.pictures) {
-    const int64_t patches = int64_t{picture.frames} * picture.rows * picture.columns;
-    if (picture.begin < end || picture.count < 1) {
-      return InvalidArgument("the pictures of the prompt are not one after the other");
-    }
-    end = int64_t{picture.begin} + picture.count;
-    if (end >= static_cast<int64_t>(request.prompt.size())) {
-      return InvalidArgument("nothing comes behind the last picture of the prompt");
-    }
-    if (picture.count > config_.picture_rows || patches > config_.picture_patches_max) {
-      return InvalidArgument("a picture of " + std::to_string(picture.count) + " tokens and " +
-                             std::to_string(patches) + " patches; this engine takes up to " +
-                             std::to_string(config_.picture_rows) + " and " +
-                             std::to_string(config_.picture_patches_max));
-    }
-  }
-  return {};
-}
-
 // Gives the pictures from `from` on, as far as a step can come, a place if there is room: which of
 // the request's, as a range. One that runs holds them; of one that waits it is the first alone.
 Sequence::Range Scheduler::TakePictures(Sequence& sequence, int32_t from, bool runs) {
@@ -47,7 +26,11 @@ Sequence::Range Scheduler::TakePictures(Sequence& sequence, int32_t from, bool r
        ++taken.end) {
     if (!runs && !taken.empty()) break;
     const RequestPicture& picture = pictures[taken.end];
-    PictureStore::Place* const place = pictures_.Take(picture.hash, picture.count);
+    PictureStore::Place* place = pictures_.Take(picture.hash, picture.count);
+    if (place == nullptr && !EncodingIsNeeded()) {
+      DropEncoding();
+      place = pictures_.Take(picture.hash, picture.count);
+    }
     if (place == nullptr) break;
     if (!runs || taken.end < sequence.pictures_held.end) continue;
     pictures_.Hold(*place);
@@ -63,84 +46,131 @@ int32_t Scheduler::ReadyUntil(
   const std::vector<RequestPicture>& pictures = sequence.request.pictures;
   const Sequence::Range taken = TakePictures(sequence, from, runs);
   for (size_t i = taken.begin; i < taken.end; ++i) {
-    if (!Encoded(pictures, i, taken.end, plan, budget)) return std::max(pictures[i].begin, from);
+    if (!Encoded(pictures, i, plan, budget)) return std::max(pictures[i].begin, from);
   }
   return taken.end < pictures.size() ? std::max(pictures[taken.end].begin, from)
                                      : std::numeric_limits<int32_t>::max();
 }
 
-// Whether picture `index` of these is encoded, or will be by this plan. With it those that come
-// right behind it, up to `end`.
+// Whether picture `index` of these is encoded, or will be by this plan. With it those behind it,
+// and small ones of others.
 bool Scheduler::Encoded(const std::vector<RequestPicture>& pictures,
                         size_t index,
-                        size_t end,
                         StepPlan& plan,
                         Budget& budget) {
   const PictureStore::Place* const place = pictures_.Find(pictures[index].hash);
-  if (!EncodingHasItsPlaces()) encoding_.names.clear();
   while (!place->encoded) {
+    // Else another batch is on its way, which somebody waits for.
     const bool among = std::ranges::count(encoding_.names, place->name) > 0;
-    if (!among && !BeginEncoding(pictures, index, end)) {
-      // Another batch is on its way, which somebody waits for.
-      if (!EncodeLayers(plan, budget)) return false;
-      continue;
+    if (!among && !EncodingIsNeeded()) {
+      DropEncoding();
+      BeginEncoding(std::span(pictures).subspan(index));
     }
     if (!EncodeLayers(plan, budget)) return false;
   }
   return true;
 }
 
-// A batch that nobody holds may have lost one to another picture: what was done of it is lost.
-bool Scheduler::EncodingHasItsPlaces() {
-  int32_t begin = encoding_.place;
-  return std::ranges::all_of(encoding_.names, [&](const PictureName& name) {
-    const PictureStore::Place* const place = pictures_.Find(name);
-    if (place == nullptr || place->begin != begin) return false;
-    begin += place->rows;
-    return true;
+// Whether a sequence that runs waits for some picture of the batch: it holds it, as the batch does.
+bool Scheduler::EncodingIsNeeded() {
+  return std::ranges::any_of(encoding_.names, [this](const PictureName& name) {
+    return pictures_.Find(name)->holders > 1;
   });
 }
 
-// False if there is a batch on its way that is needed.
-bool Scheduler::BeginEncoding(const std::vector<RequestPicture>& pictures,
-                              size_t index,
-                              size_t end) {
-  const auto held = [this](const PictureName& name) { return pictures_.Find(name)->holders > 0; };
-  if (!encoding_.names.empty()) {
-    if (std::ranges::any_of(encoding_.names, held)) return false;
-    encoding_.names.clear();
-  }
-  encoding_ = {.layers_left = config_.picture_layers, .begins = true};
-  for (int32_t place = -1; index < end; ++index) {
-    const RequestPicture& picture = pictures[index];
-    const PictureStore::Place& own = *pictures_.Find(picture.hash);
-    const double patches = static_cast<double>(picture.frames) * picture.rows * picture.columns;
-    const bool follows = place < 0 || own.begin == place;
-    if (own.encoded || !follows ||
-        encoding_.patches + static_cast<int64_t>(patches) > config_.picture_patches_max) {
-      break;
-    }
-    // The same picture twice has one place.
-    if (place < 0) encoding_.place = own.begin;
-    place = own.begin + own.rows;
-    encoding_.names.push_back(own.name);
-    encoding_.pictures.push_back({.frames = picture.frames,
-                                  .rows = picture.rows,
-                                  .columns = picture.columns,
-                                  .pixels = picture.pixels});
-    encoding_.patches += static_cast<int64_t>(patches);
-    encoding_.pairs += patches * patches;
+// What was done of it is lost.
+void Scheduler::DropEncoding() {
+  for (const PictureName& name : encoding_.names) pictures_.Release(name);
+  encoding_ = {};
+}
+
+// With the first of these pictures, which has a place; those behind it, as far as a step can come,
+// or until each rank has one; and those of others beside them.
+void Scheduler::BeginEncoding(std::span<const RequestPicture> pictures) {
+  BT_CHECK(encoding_.names.empty());
+  encoding_.layers_left = config_.picture_layers;
+  encoding_.begins = true;
+  for (const RequestPicture& picture : pictures) {
+    const bool far = picture.begin - pictures[0].begin >= config_.max_num_batched_tokens;
+    if (far && std::ssize(encoding_.names) >= config_.picture_ranks) break;
+    if (pictures_.Take(picture.hash, picture.count) == nullptr) break;
+    if (!JoinEncoding(picture, config_.picture_patches_max)) break;
   }
   BT_CHECK(!encoding_.names.empty());
+  const int64_t shared = std::min(config_.picture_patches_shared, config_.picture_patches_max);
+  for (Sequence* const sequence : running_) {
+    const Sequence::Range held = sequence->pictures_held;
+    for (size_t i = held.begin; i < held.end; ++i) {
+      if (!JoinEncoding(sequence->request.pictures[i], shared)) return;
+    }
+  }
+  // They come in soon, or know the picture by then.
+  for (Sequence* const sequence : waiting_) {
+    const std::span<const RequestPicture> all(sequence->request.pictures);
+    if (all.empty()) continue;
+    const auto from = static_cast<int32_t>(PrefixOf(*sequence).size()) * kBlockTokens;
+    for (auto one = FirstBehind(all, from); one != all.end(); ++one) {
+      if (pictures_.Take(one->hash, one->count) == nullptr) return;
+      if (!JoinEncoding(*one, shared)) return;
+    }
+  }
+}
+
+// Adds a picture that has a place, unless it is encoded, or among them already. False: with it some
+// rank would have more than `patches_max` patches.
+bool Scheduler::JoinEncoding(const RequestPicture& picture, int64_t patches_max) {
+  PictureStore::Place& place = *pictures_.Find(picture.hash);
+  if (place.encoded || std::ranges::count(encoding_.names, place.name) > 0) return true;
+  encoding_.pictures.push_back({.frames = picture.frames,
+                                .rows = picture.rows,
+                                .columns = picture.columns,
+                                .pixels = picture.pixels,
+                                .place = place.begin});
+  if (!ShareOut(patches_max)) {
+    encoding_.pictures.pop_back();
+    BT_CHECK(ShareOut(std::numeric_limits<int64_t>::max()));
+    return false;
+  }
+  pictures_.Hold(place);
+  encoding_.names.push_back(place.name);
   return true;
 }
 
-// As many layers of the batch as the step may cost, in each plan one at least. False: none more.
+// Among the ranks: the largest first, each to the one that has fewest patches. What the batch costs
+// is what the rank with most has to do. False: it has more than `patches_max`.
+bool Scheduler::ShareOut(int64_t patches_max) {
+  const auto patches_of = [](const EncodedPicture& picture) {
+    return int64_t{picture.frames} * picture.rows * picture.columns;
+  };
+  std::vector<EncodedPicture*> order;
+  for (EncodedPicture& picture : encoding_.pictures) order.push_back(&picture);
+  std::ranges::stable_sort(order, [&](const EncodedPicture* a, const EncodedPicture* b) {
+    return patches_of(*a) > patches_of(*b);
+  });
+  struct Load {
+    int64_t patches = 0;
+    double pairs = 0;
+  };
+  std::vector<Load> loads(static_cast<size_t>(config_.picture_ranks));
+  for (EncodedPicture* const picture : order) {
+    const auto least = std::ranges::min_element(loads, {}, &Load::patches);
+    picture->rank = static_cast<int32_t>(least - loads.begin());
+    const int64_t patches = patches_of(*picture);
+    least->patches += patches;
+    least->pairs += static_cast<double>(patches) * static_cast<double>(patches);
+  }
+  encoding_.patches = std::ranges::max(loads, {}, &Load::patches).patches;
+  encoding_.pairs = std::ranges::max(loads, {}, &Load::pairs).pairs;
+  return encoding_.patches <= patches_max;
+}
+
+// As many layers of the batch as the step may cost, in each plan one at least, and while nobody
+// knows what one costs no more. False: none more.
 bool Scheduler::EncodeLayers(StepPlan& plan, Budget& budget) {
   const double cost = costs_.Of(EncodeWork(1, encoding_.patches, encoding_.pairs));
   int32_t layers = encoding_.layers_left;
-  if (cost > 0 && !costs_.unlimited()) {
-    const double room = std::floor(budget.prompt_cost / cost);
+  if (!costs_.unlimited()) {
+    const double room = cost > 0 ? std::floor(budget.prompt_cost / cost) : 0;
     if (room < 1 && !plan.encodes.empty()) return false;
     layers = static_cast<int32_t>(std::clamp<double>(room, 1, layers));
     budget.prompt_cost -= cost * layers;
@@ -151,12 +181,11 @@ bool Scheduler::EncodeLayers(StepPlan& plan, Budget& budget) {
   planned.pairs = encoding_.pairs;
   if (std::exchange(encoding_.begins, false)) {
     planned.pictures = std::exchange(encoding_.pictures, {});
-    planned.place = encoding_.place;
   }
   encoding_.layers_left -= layers;
   if (encoding_.layers_left > 0 && !Planted(PlantedBug::kEncodedTooEarly)) return true;
   for (const PictureName& name : encoding_.names) pictures_.Find(name)->encoded = true;
-  if (encoding_.layers_left == 0) encoding_.names.clear();
+  if (encoding_.layers_left == 0) DropEncoding();
   return true;
 }
 

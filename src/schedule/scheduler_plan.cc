@@ -1,6 +1,7 @@
 // The planning half of the scheduler.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -168,14 +169,22 @@ bool Scheduler::AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget) 
   if (evicting_ > 0 && !Planted(PlantedBug::kAdmitWhileEvicting)) return false;
   if (Planted(PlantedBug::kOneAdmissionAPlan) && !plan.admitted.empty()) return false;
   auto head = waiting_.begin();
-  // Whoever comes in is computed at once.
-  if (!(*head)->request.pictures.empty() && !ReadyToCome(**head, plan, budget)) return false;
+  // Whoever comes in is computed at once: the first picture behind what others have computed of its
+  // prompt must be no obstacle.
+  std::optional<std::vector<BlockId>> hits;
+  if (!(*head)->request.pictures.empty()) {
+    hits = PrefixOf(**head);
+    const auto from = static_cast<int32_t>(hits->size()) * kBlockTokens;
+    (*head)->ready_until = ReadyUntil(**head, from, /*runs=*/false, plan, budget);
+    if ((*head)->ready_until <= from) return false;
+  }
   if (PrefillChunk(**head, budget) <= 0 &&
       !(Planted(PlantedBug::kAdmitWithoutLogprobRows) && (*head)->wants_prompt_logprobs())) {
     return false;
   }
-  while (!Admit(**head)) {
+  while (!Admit(**head, hits ? *std::move(hits) : PrefixOf(**head))) {
     if (!Planted(PlantedBug::kOvertakeHead) || ++head == waiting_.end()) return false;
+    hits.reset();
   }
   Sequence& sequence = **head;
   waiting_.erase(head);
@@ -208,19 +217,8 @@ bool Scheduler::AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget) 
   return true;
 }
 
-// Whether the first picture behind what others have computed of its prompt is no obstacle now.
-bool Scheduler::ReadyToCome(Sequence& sequence, StepPlan& plan, Budget& budget) {
-  std::vector<BlockId> hits;
-  if (FindsPrefix(sequence)) FindPrefix(sequence, hits);
-  const auto from = static_cast<int32_t>(hits.size()) * kBlockTokens;
-  sequence.ready_until = ReadyUntil(sequence, from, /*runs=*/false, plan, budget);
-  return sequence.ready_until > from;
-}
-
-// Takes blocks for all known tokens, those of a cached prefix shared; or changes nothing.
-bool Scheduler::Admit(Sequence& sequence) {
-  std::vector<BlockId> hits;
-  if (FindsPrefix(sequence)) FindPrefix(sequence, hits);
+// Takes blocks for all known tokens, `hits` of PrefixOf() shared; or changes nothing.
+bool Scheduler::Admit(Sequence& sequence, std::vector<BlockId> hits) {
   const auto hit_count = static_cast<int32_t>(hits.size());
   const int32_t total = BlocksFor(sequence.is_protected() ? sequence.tokens_max : sequence.known());
   const auto idle_hits = static_cast<int32_t>(
@@ -243,15 +241,14 @@ bool Scheduler::Admit(Sequence& sequence) {
   return true;
 }
 
-// Whoever asks for log-probabilities of its prompt computes it itself.
-bool Scheduler::FindsPrefix(const Sequence& sequence) const {
+// Blocks that others have computed of what is known. The last token is always computed, since what
+// follows it is sampled from it; and whoever asks for log-probabilities of its prompt computes it
+// itself.
+std::vector<BlockId> Scheduler::PrefixOf(Sequence& sequence) {
+  std::vector<BlockId> hits;
   const bool own_chunks = config_.prompt_chunk > 0 ? sequence.request.sampling.prompt_logprobs >= 0
                                                    : sequence.wants_prompt_logprobs();
-  return config_.enable_prefix_caching && !own_chunks;
-}
-
-// The last known token is always computed, since what follows it is sampled from it.
-void Scheduler::FindPrefix(Sequence& sequence, std::vector<BlockId>& hits) {
+  if (!config_.enable_prefix_caching || own_chunks) return hits;
   const int32_t covered =
       Planted(PlantedBug::kHitCoversWholePrompt) ? sequence.known() : sequence.known() - 1;
   const int32_t count = std::min(covered, SharedTokens(sequence)) / kBlockTokens;
@@ -261,8 +258,9 @@ void Scheduler::FindPrefix(Sequence& sequence, std::vector<BlockId>& hits) {
     if (hit == BlockId{-1}) break;
     hits.push_back(hit);
   }
-  if (config_.prompt_chunk == 0 || Planted(PlantedBug::kHitInsideChunk)) return;
+  if (config_.prompt_chunk == 0 || Planted(PlantedBug::kHitInsideChunk)) return hits;
   while (std::ssize(hits) * kBlockTokens % config_.prompt_chunk != 0) hits.pop_back();
+  return hits;
 }
 
 bool Scheduler::GrowTo(Sequence& sequence, int32_t tokens) {

@@ -73,6 +73,8 @@ struct PlannedSequence {
 struct EncodedPicture {
   int32_t frames = 1, rows = 0, columns = 0;  // its grid, in patches
   SharedBytes pixels;                         // as in RequestPicture
+  int32_t place = 0;  // of its rows in the memory of pictures, one after the other
+  int32_t rank = 0;   // of those that share out pictures, the one that encodes it
 
   bool operator==(const EncodedPicture&) const = default;
 };
@@ -80,10 +82,9 @@ struct EncodedPicture {
 // Layers of the picture encoder. All pictures of a batch go through it together.
 struct PlannedEncode {
   std::vector<EncodedPicture> pictures;  // not empty: they begin, and are the batch from now on
-  int32_t place = 0;    // with them: of their rows in the memory of pictures, one after the other
-  int32_t layers = 0;   // at least one; the projector is one
-  int64_t patches = 0;  // of the batch
-  double pairs = 0;     // of patches of the same picture
+  int32_t layers = 0;                    // at least one; the projector is one
+  int64_t patches = 0;  // of the batch; where pictures are shared out, of the rank with most
+  double pairs = 0;     // of patches of the same picture, likewise
 
   bool operator==(const PlannedEncode&) const = default;
 };

@@ -78,8 +78,9 @@ void Encode(WireWriter& writer, const PlannedEncode& encode) {
     writer.Put(picture.rows);
     writer.Put(picture.columns);
     writer.PutBytes(picture.pixels.str());
+    writer.Put(picture.place);
+    writer.Put(picture.rank);
   }
-  writer.Put(encode.place);
   writer.Put(encode.layers);
   writer.Put(encode.patches);
   writer.Put(encode.pairs);
@@ -87,15 +88,16 @@ void Encode(WireWriter& writer, const PlannedEncode& encode) {
 
 PlannedEncode DecodePlannedEncode(WireReader& reader) {
   PlannedEncode encode;
-  constexpr size_t kPictureBytes = 3 * sizeof(int32_t) + sizeof(uint32_t);
+  constexpr size_t kPictureBytes = 5 * sizeof(int32_t) + sizeof(uint32_t);
   encode.pictures.resize(reader.GetCount(kPictureBytes));
   for (EncodedPicture& picture : encode.pictures) {
     picture.frames = reader.Get<int32_t>();
     picture.rows = reader.Get<int32_t>();
     picture.columns = reader.Get<int32_t>();
     picture.pixels = reader.GetBytes();
+    picture.place = reader.Get<int32_t>();
+    picture.rank = reader.Get<int32_t>();
   }
-  encode.place = reader.Get<int32_t>();
   encode.layers = reader.Get<int32_t>();
   encode.patches = reader.Get<int64_t>();
   encode.pairs = reader.Get<double>();
@@ -160,7 +162,10 @@ bool IsValid(const PlannedSequence& planned, const StepPlan& plan, const StepPla
 
 // What the encoder itself refuses is not asked here: what its pictures may be is its own affair.
 bool IsValid(const PlannedEncode& encode, const StepPlanLimits& limits) {
-  return encode.layers >= 1 && encode.place >= 0 && encode.place <= limits.picture_rows;
+  return encode.layers >= 1 &&
+         std::ranges::all_of(encode.pictures, [&](const EncodedPicture& picture) {
+           return picture.place >= 0 && picture.place <= limits.picture_rows && picture.rank >= 0;
+         });
 }
 
 Status Check(const StepPlan& plan, const StepPlanLimits& limits) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "request/testing/random_values.h"
 #include "schedule/scheduler.h"
 
@@ -53,9 +55,10 @@ class RandomPlans : public RandomValues {
         encode.pictures.push_back({.frames = Number<int32_t>(),
                                    .rows = Number<int32_t>(),
                                    .columns = Number<int32_t>(),
-                                   .pixels = Bytes()});
+                                   .pixels = Bytes(),
+                                   .place = static_cast<int32_t>(Number<uint32_t>() % 70),
+                                   .rank = static_cast<int32_t>(Number<uint32_t>() % 70)});
       }
-      encode.place = static_cast<int32_t>(Number<uint32_t>() % 70);
       encode.layers = 1 + static_cast<int32_t>(Number<uint32_t>() % 30);
       encode.patches = Number<int64_t>();
       encode.pairs = Float();
@@ -196,6 +199,14 @@ TEST(StepPlanWireTest, EachPartIsHeldToItsLimit) {
   EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].pictures = {{0, 1, 70}}; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.sequences[0].pictures = {{0, -1, 5}}; }));
   EXPECT_TRUE(refused([](StepPlan& p) { p.encodes.emplace_back().layers = 0; }));
+  for (const auto& [place, rank] : {std::pair(-1, 0), std::pair(71, 0), std::pair(0, -1)}) {
+    EXPECT_TRUE(refused([&](StepPlan& p) {
+      p.encodes.emplace_back().layers = 1;
+      p.encodes[0].pictures.resize(1);
+      p.encodes[0].pictures[0].place = place;
+      p.encodes[0].pictures[0].rank = rank;
+    }));
+  }
 }
 
 // What a scheduler really plans passes.

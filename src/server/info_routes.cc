@@ -79,6 +79,7 @@ Json Server::Info() const {
           {"started", started_unix_},
           {"prefix_caching", config_.enable_prefix_caching},
           {"engine", engine},
+          {"pictures", PictureFacts()},
           {"plan", config_.plan}};
 }
 

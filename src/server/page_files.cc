@@ -35,6 +35,9 @@ constexpr PageFile kFiles[] = {
     {.name = "markdown.js", .content_type = kScript, .text =
 #include "server/page/markdown.js.inc"
     },
+    {.name = "pictures.js", .content_type = kScript, .text =
+#include "server/page/pictures.js.inc"
+    },
     {.name = "state.js", .content_type = kScript, .text =
 #include "server/page/state.js.inc"
     },

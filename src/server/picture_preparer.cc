@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "server/chat_body.h"
@@ -14,50 +15,42 @@ ApiError ErrorAt(const std::string& place, const Status& why) {
   return why.code() == Code::kInvalidArgument ? BadPlace(place, why.message()) : FromStatus(why);
 }
 
-// Holds one of the places of those at work.
-class AtWork {
- public:
-  using Places = std::counting_semaphore<PicturePreparer::kAtOnce>;
-
-  explicit AtWork(Places& places) : places_(places) { places_.acquire(); }
-  ~AtWork() { places_.release(); }
-  AtWork(const AtWork&) = delete;
-  AtWork& operator=(const AtWork&) = delete;
-
- private:
-  Places& places_;
-};
-
 }  // namespace
 
 PicturePreparer::PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source)
     : config_(std::move(config)),
-      source_(source != nullptr ? std::move(source) : MakeClosedMediaSource()) {}
+      source_(source != nullptr ? std::move(source) : MakeClosedMediaSource()),
+      decoders_({.command = config_.decoder, .processes = kAtOnce}) {}
 
-Result<std::string> PicturePreparer::ReadBytes(const GivenPicture& picture) const {
+Result<std::string> PicturePreparer::ReadBytes(const GivenPicture& picture,
+                                               const MediaBounds& bounds) const {
   if (picture.base64) return ReadBase64(picture.text, config_.each.bytes_max);
   if (HasScheme(picture.text, "data")) return ReadDataUrl(picture.text, config_.each.bytes_max);
-  return source_->Read(picture.text);
+  if (bounds.seconds_max <= 0) {
+    return InvalidArgument(
+        fmt::format("the URLs of this request have taken {:g} s already; send the pictures as "
+                    "data:image/...;base64,...",
+                    config_.fetch_seconds_max));
+  }
+  return source_->Read(picture.text, bounds);
 }
 
 Result<RequestPicture> PicturePreparer::Cut(std::string_view bytes,
                                             int64_t each_tokens_max,
                                             int64_t& pixels_left) const {
-  const AtWork place(at_work_);
-  BT_ASSIGN_OR_RETURN(Rgb rgb, DecodePicture(bytes, config_.each));
-  pixels_left -= int64_t{rgb.width} * rgb.height;
+  BT_ASSIGN_OR_RETURN(const PicturePatches patches,
+                      decoders_.Prepare(bytes, config_.rules, config_.each));
+  pixels_left -= patches.pixels;
   if (pixels_left < 0) {
     return InvalidArgument(fmt::format(
         "the pictures of this request have more than {} pixels together", config_.pixels_max));
   }
-  const int64_t tokens = FitPicture(rgb.width, rgb.height, config_.rules).tokens(config_.rules);
-  if (tokens > each_tokens_max) {
+  if (patches.tokens > each_tokens_max) {
     return InvalidArgument(
         fmt::format("the picture takes {} tokens, and this server takes {} at most of each; make "
                     "it smaller",
-                    tokens, each_tokens_max));
+                    patches.tokens, each_tokens_max));
   }
-  BT_ASSIGN_OR_RETURN(const PicturePatches patches, CutPatches(std::move(rgb), config_.rules));
   RequestPicture out;
   out.count = patches.tokens;
   out.rows = patches.grid_height;
@@ -75,9 +68,15 @@ std::optional<ApiError> PicturePreparer::Prepare(std::vector<GivenPicture> given
   uint64_t bytes_left = config_.bytes_max;
   int64_t pixels_left = config_.pixels_max;
   int64_t tokens = 0;
+  Seconds seconds_left = config_.fetch_seconds_max;
   for (GivenPicture& picture : given) {
     if (unwanted()) return ClientGoneError();
-    const Result<std::string> bytes = ReadBytes(picture);
+    const Seconds start = clock_.Now();
+    const Result<std::string> bytes =
+        ReadBytes(picture, {.bytes_max = std::min(config_.each.bytes_max, bytes_left),
+                            .seconds_max = seconds_left,
+                            .unwanted = unwanted});
+    seconds_left -= clock_.Now() - start;
     picture.text = std::string();  // gives its memory back, which clear() would not
     if (!bytes.ok()) return ErrorAt(picture.place, bytes.status());
     if (bytes.value().size() > bytes_left) {

@@ -6,11 +6,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <semaphore>
 #include <vector>
 
+#include "base/clock.h"
 #include "media/cut_patches.h"
 #include "media/decode_picture.h"
+#include "media/picture_process.h"
 #include "request/request.h"
 #include "server/api_error.h"
 #include "server/given_picture.h"
@@ -20,23 +21,28 @@ namespace baltoro {
 
 struct PictureConfig {
   PictureRules rules;
+  // A program and its arguments that decode pictures: see PictureProcess.
+  std::vector<std::string> decoder;
   int64_t count_max = 999;                    // of a request; 0: none is taken
   PictureLimits each = {};                    // of one file
   uint64_t bytes_max = 64 << 20;              // of all files of a request
+  Seconds fetch_seconds_max = 30;             // for all that a request only names
   int64_t pixels_max = 200'000'000;           // of all pictures of a request, as they were sent
   int64_t held_bytes_max = int64_t{4} << 30;  // of patches, of all requests until they end
 };
 
 class PicturePreparer {
  public:
-  // No more than so many pictures are decoded and scaled at once: together they have at most
-  // that many times each.pixels_max pixels.
+  // No more than so many pictures are decoded and scaled at once, each in a process of its own:
+  // together they have at most that many times each.pixels_max pixels.
   static constexpr int kAtOnce = 2;
 
   // `source` null: URLs of other schemes than "data" are refused.
   PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source);
 
   const PictureConfig& config() const { return config_; }
+  // See PictureProcess.
+  Status StartDecoder() const { return decoders_.StartOne(); }
 
   // Reads, decodes, scales, cuts and hashes them, one after the other, and gives back the text of
   // each as soon as it is read. `each_tokens_max`: of one picture; `tokens_max`: of all, which is
@@ -50,14 +56,15 @@ class PicturePreparer {
                                   std::vector<RequestPicture>& out) const;
 
  private:
-  Result<std::string> ReadBytes(const GivenPicture& picture) const;
+  Result<std::string> ReadBytes(const GivenPicture& picture, const MediaBounds& bounds) const;
   Result<RequestPicture> Cut(std::string_view bytes,
                              int64_t each_tokens_max,
                              int64_t& pixels_left) const;
 
   const PictureConfig config_;
   const std::shared_ptr<MediaSource> source_;  // never null
-  mutable std::counting_semaphore<kAtOnce> at_work_{kAtOnce};
+  const MonotonicClock clock_;
+  mutable PictureProcess decoders_;
 };
 
 // Each of the tokens `placeholder` becomes as many of them as its picture takes, whose begin is

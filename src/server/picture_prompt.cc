@@ -27,12 +27,29 @@ bool Server::HoldsPictures(const Asked& asked) {
          responses_.HoldsPictures(*previous, keys_.ClientOf(asked.http).value_or(""));
 }
 
+Json Server::PictureFacts() const {
+  const auto info = engine_.info();
+  const bool taken = info && info->picture_tokens_max > 0 && pictures_ != nullptr &&
+                     pictures_->config().count_max > 0 && tokenizer_->SpecialId(kPlaceholder) &&
+                     !config_.content_as_string;
+  if (!taken) return nullptr;
+  const PictureConfig& config = pictures_->config();
+  return {
+      {"count_max", config.count_max},        {"file_bytes_max", config.each.bytes_max},
+      {"files_bytes_max", config.bytes_max},  {"body_bytes_max", config_.http.limits.body_bytes},
+      {"pixels_max", config.each.pixels_max}, {"side_max", config.each.side_max},
+      {"aspect_max", config.each.aspect_max}};
+}
+
 std::optional<ApiError> Server::CheckPictures(const ChatRequest& chat) const {
   if (chat.pictures.empty()) return std::nullopt;
   const std::string& first = chat.pictures.front().place;
   const auto info = engine_.info();
   if (info && info->picture_tokens_max == 0) {
-    return BadPlace(first, "this model reads text only, as it is served here");
+    return BadPlace(first,
+                    info->no_pictures.empty()
+                        ? "this model reads text only: it has no encoder of pictures"
+                        : "this model reads text only, as it is served here: " + info->no_pictures);
   }
   if (pictures_ == nullptr || !tokenizer_->SpecialId(kPlaceholder)) {
     return BadPlace(first, "this model reads text only: it has no encoder of pictures");

@@ -40,7 +40,7 @@ Json UserMessage(std::vector<Json> parts) {
 // One whose Read waits until it is let go.
 class SlowSource final : public MediaSource {
  public:
-  Result<std::string> Read(const std::string& url) override {
+  Result<std::string> Read(const std::string& url, const MediaBounds&) override {
     asked.release();
     let_go.acquire();
     if (url.ends_with("none")) return InvalidArgument("there is none");
@@ -54,6 +54,7 @@ class PicturePromptTest : public test::ServerFixture {
  protected:
   static ServerConfig PictureServer(PictureConfig pictures = {}) {
     ServerConfig config = DefaultConfig();
+    pictures.decoder = {BT_PICTURE_WORKER, "work"};
     config.pictures = std::move(pictures);
     return config;
   }
@@ -496,6 +497,32 @@ TEST_F(PicturePromptTest, WhoLeavesMeanwhileIsNotServed) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_FALSE(source->asked.try_acquire());  // nobody asked for the second
   EXPECT_EQ(engine_->submitted().size(), 1u);
+}
+
+TEST_F(PicturePromptTest, ServerInfoSaysWhatARequestMayHold) {
+  ServerConfig config =
+      PictureServer({.rules = {}, .decoder = {}, .count_max = 3, .bytes_max = 5000});
+  config.http.limits.body_bytes = 4000;
+  StartWithPictures(config);
+
+  const Json facts = Get("/server_info").json()["pictures"];
+
+  EXPECT_EQ(facts["count_max"], 3);
+  EXPECT_EQ(facts["file_bytes_max"], PictureLimits().bytes_max);
+  EXPECT_EQ(facts["files_bytes_max"], 5000);
+  EXPECT_EQ(facts["body_bytes_max"], 4000);
+  EXPECT_EQ(facts["side_max"], PictureLimits().side_max);
+}
+
+TEST_F(PicturePromptTest, ServerInfoSaysThatThereAreNone) {
+  StartWithPictures(PictureServer({.rules = {}, .decoder = {}, .count_max = 0}));
+  EXPECT_TRUE(Get("/server_info").json().at("pictures").is_null());
+  ServerConfig texts = PictureServer();
+  texts.content_as_string = true;
+  StartWithPictures(texts);
+  EXPECT_TRUE(Get("/server_info").json().at("pictures").is_null());
+  StartWithPictures(PictureServer(), 0);
+  EXPECT_TRUE(Get("/server_info").json().at("pictures").is_null());
 }
 
 }  // namespace

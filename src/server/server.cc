@@ -134,6 +134,10 @@ void Server::SetEngine(Engine* engine) {
     }
   }
   engine_.Set(engine);
+  if (engine == nullptr || pictures_ == nullptr) return;
+  if (engine->info().picture_tokens_max == 0 || pictures_->config().count_max == 0) return;
+  const Status started = pictures_->StartDecoder();
+  if (!started.ok()) BT_LOG(Error, "Pictures are refused for now: {}", started.message());
 }
 
 std::vector<ReplicaState> Server::UpdateMetrics() {

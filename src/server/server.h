@@ -231,6 +231,8 @@ class Server {
                                      const GenerationLimits& limits,
                                      const std::function<bool()>& unwanted,
                                      ChatPrompt& out) const;
+  // What a request may hold of pictures; null where the model reads text only.
+  Json PictureFacts() const;
   // Whether pictures are taken, and so many.
   std::optional<ApiError> CheckPictures(const ChatRequest& chat) const;
   // Counts what they take until the answer has ended.

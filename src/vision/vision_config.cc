@@ -105,21 +105,33 @@ Result<VisionConfig> VisionConfig::Read(const std::string& dir) {
   BT_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(dir + "/config.json"));
   auto config = Parse(json);
   if (!config.ok()) return Status(config.status().code(), dir + "/" + config.status().message());
-  const std::string preprocessor = dir + "/preprocessor_config.json";
-  if (FileExists(preprocessor)) {
-    BT_ASSIGN_OR_RETURN(const Json settings, ReadJsonFile(preprocessor));
-    const Status added = config.value().AddPreprocessor(settings);
-    if (!added.ok()) return Status(added.code(), dir + "/" + added.message());
-  }
+  Result<PictureRules> rules = ReadPictureRules(dir);
+  if (rules.status().code() == Code::kNotFound) return config;
+  BT_RETURN_IF_ERROR(rules.status());
+  config.value().rules = rules.value();
+  BT_RETURN_IF_ERROR(config.value().CheckRules(dir));
   return config;
 }
 
-Status VisionConfig::AddPreprocessor(const Json& json) {
-  if (!json.is_object()) return InvalidArgument("preprocessor_config.json: not a JSON object");
-  const ConfigReader outer(json, "", "preprocessor_config.json");
-  BT_ASSIGN_OR_RETURN(const ConfigReader read, outer.ObjectOr("media_proc_cfg"));
-  BT_RETURN_IF_ERROR(read.NumbersOr("image_mean", 0, 1, mean));
-  return read.NumbersOr("image_std", 1e-3, 1e3, deviation);
+VisionConfig VisionConfig::Released() {
+  return {.hidden = 1152,
+          .layers = 27,
+          .heads = 16,
+          .intermediate = 4304,
+          .patch = 14,
+          .table_rows = 64,
+          .table_columns = 64,
+          .frames_max = 4,
+          .text_hidden = 7168};
+}
+
+// The door cuts by the rules, the encoder merges by its own sizes.
+Status VisionConfig::CheckRules(const std::string& dir) const {
+  if (rules.patch == patch && rules.merge == merge_rows && rules.merge == merge_columns) return {};
+  return InvalidArgument(
+      fmt::format("{}/preprocessor_config.json: patches of {} pixels, {} x {} of which are merged; "
+                  "vision_config in config.json has {} and {} x {}",
+                  dir, rules.patch, rules.merge, rules.merge, patch, merge_rows, merge_columns));
 }
 
 Status VisionConfig::Validate() const {

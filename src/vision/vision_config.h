@@ -4,12 +4,12 @@
 // from the config.json of a kimi_k25. A plain struct, so that tests and benchmarks can also build
 // one in code; Validate() is run by everything that takes one.
 
-#include <array>
 #include <cstdint>
 #include <string>
 
 #include "base/json.h"
 #include "base/status.h"
+#include "media/picture_rules.h"
 #include "ops/vision.h"
 
 namespace baltoro {
@@ -27,17 +27,24 @@ struct VisionConfig {
   // The vendor's code has the first two as constants.
   double norm_eps = 1e-5, rope_theta = 10000;
   double projector_eps = 1e-5;
-  // The most patches along a side, for which angles of rotary positions are kept.
-  int32_t side_max = 512;
-  // Of preprocessor_config.json, a channel each: (value / 255 - mean) / deviation is what the
-  // encoder sees.
-  std::array<double, 3> mean = {0.5, 0.5, 0.5}, deviation = {0.5, 0.5, 0.5};
+  // How pictures are made ready. Of a byte the encoder sees (byte / 255 - mean) / std.
+  PictureRules rules = {};
 
+  // The most patches along a side, for which angles of rotary positions are kept, and of a picture
+  // of one frame, whose sides may have been rounded up to what merges.
+  int32_t side_max() const { return rules.side_patches_max; }
+  int64_t patches_max() const {
+    return rules.patches_max + int64_t{2} * (rules.merge - 1) * rules.side_patches_max;
+  }
   int64_t pixels() const { return int64_t{3} * patch * patch; }  // bytes of a patch
   int64_t head_size() const { return hidden / heads; }
   int64_t merged() const { return int64_t{merge_rows} * merge_columns * hidden; }
   int64_t tokens(const PictureGrid& grid) const {
     return int64_t{grid.rows / merge_rows} * (grid.columns / merge_columns);
+  }
+  // Of the batches of up to so many patches.
+  int64_t tokens_max(int64_t patches) const {
+    return patches / (int64_t{merge_rows} * merge_columns);
   }
   VisionWidths widths() const;
 
@@ -45,9 +52,12 @@ struct VisionConfig {
   static Result<VisionConfig> Parse(const Json& config);
   // config.json and, where it exists, preprocessor_config.json.
   static Result<VisionConfig> Read(const std::string& dir);
-  // Takes mean and deviation from a preprocessor_config.json.
-  Status AddPreprocessor(const Json& preprocessor);
+  // Of Kimi K2.5 and K2.6, which are one.
+  static VisionConfig Released();
   Status Validate() const;
+
+ private:
+  Status CheckRules(const std::string& dir) const;
 };
 
 }  // namespace baltoro

@@ -81,21 +81,46 @@ TEST(VisionConfigTest, WhatCannotBeComputedIsRefused) {
   EXPECT_THAT(RefusalWith("patch_size", 0), HasSubstr("patch_size is 0; expected an integer"));
 }
 
-TEST(VisionConfigTest, MeanAndDeviationAreThePreprocessors) {
+TEST(VisionConfigTest, WhatIsDoneToPicturesIsThePreprocessors) {
   const test::TempDir dir;
   std::ofstream(dir.path() + "/config.json") << K25().dump();
-  EXPECT_THAT(VisionConfig::Read(dir.path()).value().mean, ElementsAre(0.5, 0.5, 0.5));
+  EXPECT_EQ(VisionConfig::Read(dir.path()).value().rules, PictureRules());
 
-  std::ofstream(dir.path() + "/preprocessor_config.json")
-      << R"({"media_proc_cfg": {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.25, 0.5, 1]}})";
+  const auto write = [&](const std::string& more) {
+    std::ofstream(dir.path() + "/preprocessor_config.json")
+        << "{\"media_proc_cfg\": {\"patch_size\": 14, \"in_patch_limit\": 1000" << more << "}}";
+  };
+  write(
+      R"(, "patch_limit_on_one_side": 64, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.25, 0.5, 1])");
   const VisionConfig config = VisionConfig::Read(dir.path()).value();
-  EXPECT_THAT(config.mean, ElementsAre(0.1, 0.2, 0.3));
-  EXPECT_THAT(config.deviation, ElementsAre(0.25, 0.5, 1));
+  EXPECT_THAT(config.rules.mean, ElementsAre(0.1, 0.2, 0.3));
+  EXPECT_THAT(config.rules.std, ElementsAre(0.25, 0.5, 1));
+  EXPECT_EQ(config.side_max(), 64);
+  EXPECT_EQ(config.patches_max(), 1000 + 2 * 64);  // where both sides are rounded up
 
-  std::ofstream(dir.path() + "/preprocessor_config.json")
-      << R"({"media_proc_cfg": {"image_std": [0.5, 0, 0.5]}})";
+  write(R"(, "image_std": [0.5, 0, 0.5])");
   EXPECT_THAT(VisionConfig::Read(dir.path()).status().message(),
               HasSubstr("preprocessor_config.json: media_proc_cfg.image_std is [0.5,0,0.5]"));
+  write(R"(, "merge_kernel_size": 4)");
+  EXPECT_THAT(
+      VisionConfig::Read(dir.path()).status().message(),
+      HasSubstr("preprocessor_config.json: patches of 14 pixels, 4 x 4 of which are merged; "
+                "vision_config in config.json has 14 and 2 x 2"));
+}
+
+// No picture that the rules allow has more patches once its sides are rounded up.
+TEST(VisionConfigTest, APictureOfAnySizeFitsABatch) {
+  for (const int merge : {1, 2, 4}) {
+    VisionConfig config = VisionConfig::Released();
+    config.rules.merge = merge;
+    for (int down = 1; down <= 512; ++down) {
+      for (const int across : {16384 / down, 512, 128, 1}) {
+        if (across < 1 || across > 512 || across * down > 16384) continue;
+        const auto up = [&](int side) { return (side + merge - 1) / merge * merge; };
+        ASSERT_LE(up(across) * up(down), config.patches_max()) << across << " x " << down;
+      }
+    }
+  }
 }
 
 }  // namespace

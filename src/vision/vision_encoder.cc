@@ -18,7 +18,7 @@ struct TableSizes {
   int64_t times, angles;
   explicit TableSizes(const VisionConfig& config)
       : times(config.frames_max * config.hidden),
-        angles(config.side_max * (config.head_size() / 4)) {}
+        angles(config.side_max() * (config.head_size() / 4)) {}
   int64_t Floats() const { return times + 2 * angles; }
 };
 
@@ -37,7 +37,7 @@ void FillTimes(const VisionConfig& config, float* out) {
 
 void FillAngles(const VisionConfig& config, float* cos, float* sin) {
   const int64_t count = config.head_size() / 4;
-  for (int64_t place = 0; place < config.side_max; ++place) {
+  for (int64_t place = 0; place < config.side_max(); ++place) {
     for (int64_t i = 0; i < count; ++i, ++cos, ++sin) {
       const double angle =
           static_cast<double>(place) *
@@ -57,9 +57,10 @@ int64_t StreamBytes(const VisionConfig& config, int64_t patches) {
 VisionBytes VisionEncoder::PlanBytes(const VisionConfig& config,
                                      const OpsTable& ops,
                                      int64_t patches_max,
-                                     int threads) {
+                                     int threads,
+                                     const VisionPart& part) {
   BT_CHECK(ops.vision != nullptr);
-  return {.weights = VisionWeightBytes(config, ops),
+  return {.weights = VisionWeightBytes(config, ops, part),
           .batch = StreamBytes(config, patches_max) + patches_max * config.pixels() +
                    TableSizes(config).Floats() * int64_t{sizeof(float)},
           .scratch = ops.vision->scratch_bytes(config.widths(), patches_max, threads)};
@@ -69,13 +70,19 @@ Result<std::unique_ptr<VisionEncoder>> VisionEncoder::Create(const VisionConfig&
                                                              WeightSource& source,
                                                              const OpsTable& ops,
                                                              ThreadPool* pool,
-                                                             int64_t patches_max) {
+                                                             int64_t patches_max,
+                                                             const VisionPart& part,
+                                                             RankOps* ranks) {
   BT_RETURN_IF_ERROR(config.Validate());
   BT_CHECK(patches_max > 0);
   const std::string why = WhyNoPictures(ops.name, ops.vision, config.widths());
   if (!why.empty()) return InvalidArgument(why);
-  std::unique_ptr<VisionEncoder> encoder(new VisionEncoder(config, ops, patches_max));
-  BT_ASSIGN_OR_RETURN(encoder->weights_, LoadVisionWeights(config, source, ops, pool));
+  BT_CHECK((part.ranks > 1) == (ranks != nullptr));
+  if (part.ranks > 1 && ops.vision->attention_part == nullptr) {
+    return InvalidArgument(fmt::format("{} has no operations for a part of an encoder", ops.name));
+  }
+  std::unique_ptr<VisionEncoder> encoder(new VisionEncoder(config, ops, patches_max, part, ranks));
+  BT_ASSIGN_OR_RETURN(encoder->weights_, LoadVisionWeights(config, source, ops, pool, part));
   BT_RETURN_IF_ERROR(encoder->MakeTables());
   BT_ASSIGN_OR_RETURN(encoder->stream_memory_,
                       Buffer::Create(static_cast<size_t>(StreamBytes(config, patches_max)),
@@ -84,6 +91,11 @@ Result<std::unique_ptr<VisionEncoder>> VisionEncoder::Create(const VisionConfig&
                       Buffer::Create(static_cast<size_t>(patches_max * config.pixels()),
                                      "pixels of pictures", *ops.memory));
   return encoder;
+}
+
+int64_t VisionEncoder::bytes() const {
+  return static_cast<int64_t>(weights_.memory.bytes() + tables_memory_.bytes() +
+                              stream_memory_.bytes() + pixels_memory_.bytes());
 }
 
 Status VisionEncoder::MakeTables() {
@@ -98,8 +110,9 @@ Status VisionEncoder::MakeTables() {
   floats = static_cast<float*>(tables_memory_.data());
   const int64_t quarter = config_.head_size() / 4;
   times_ = TensorView(floats, DType::kF32, {config_.frames_max, config_.hidden});
-  cos_ = TensorView(floats + sizes.times, DType::kF32, {config_.side_max, quarter});
-  sin_ = TensorView(floats + sizes.times + sizes.angles, DType::kF32, {config_.side_max, quarter});
+  cos_ = TensorView(floats + sizes.times, DType::kF32, {config_.side_max(), quarter});
+  sin_ =
+      TensorView(floats + sizes.times + sizes.angles, DType::kF32, {config_.side_max(), quarter});
   return {};
 }
 
@@ -113,8 +126,8 @@ Status VisionEncoder::Check(const Picture& picture) const {
   if (grid.frames > config_.frames_max) {
     return refuse(fmt::format("at most {} frames are one item", config_.frames_max));
   }
-  if (std::max(grid.rows, grid.columns) > config_.side_max) {
-    return refuse(fmt::format("a side may have {} at most", config_.side_max));
+  if (std::max(grid.rows, grid.columns) > config_.side_max()) {
+    return refuse(fmt::format("a side may have {} at most", config_.side_max()));
   }
   if (grid.rows % config_.merge_rows != 0 || grid.columns % config_.merge_columns != 0) {
     return refuse(fmt::format("sides must be multiples of {} x {}", config_.merge_rows,
@@ -185,27 +198,37 @@ void VisionBatch::Embed(const OpContext& context) const {
                         .positions = encoder_->weights_.positions,
                         .times = encoder_->times_,
                         .grids = grids_};
+  const PictureRules& rules = config().rules;
   for (size_t c = 0; c < 3; ++c) {
-    args.scale[c] = static_cast<float>(1 / (255 * config().deviation[c]));
-    args.shift[c] = static_cast<float>(-config().mean[c] / config().deviation[c]);
+    args.scale[c] = static_cast<float>(1 / (255 * rules.std[c]));
+    args.shift[c] = static_cast<float>(-rules.mean[c] / rules.std[c]);
   }
   context.scratch->Reset();
   encoder_->ops_.vision->embed(context, args);
 }
 
 void VisionBatch::RunBlock(const OpContext& context, const VisionBlockWeights& block) const {
+  const VisionOps& ops = *encoder_->ops_.vision;
+  const VisionPart& part = encoder_->part_;
+  const VisionBlockArgs args = {.x = x_,
+                                .attention_norm = block.attention_norm,
+                                .mlp_norm = block.mlp_norm,
+                                .qkv = block.qkv,
+                                .o = block.o,
+                                .up = block.up,
+                                .down = block.down,
+                                .cos = encoder_->cos_,
+                                .sin = encoder_->sin_,
+                                .grids = grids_,
+                                .heads = config().heads / part.ranks,
+                                .replaces = part.rank != 0};
   context.scratch->Reset();
-  encoder_->ops_.vision->block(context, {.x = x_,
-                                         .attention_norm = block.attention_norm,
-                                         .mlp_norm = block.mlp_norm,
-                                         .qkv = block.qkv,
-                                         .o = block.o,
-                                         .up = block.up,
-                                         .down = block.down,
-                                         .cos = encoder_->cos_,
-                                         .sin = encoder_->sin_,
-                                         .grids = grids_,
-                                         .heads = config().heads});
+  if (part.ranks == 1) return ops.block(context, args);
+  ops.attention_part(context, args);
+  encoder_->ranks_->Sum(context, x_);
+  context.scratch->Reset();
+  ops.mlp_part(context, args);
+  encoder_->ranks_->Sum(context, x_);
 }
 
 void VisionBatch::Project(const OpContext& context) const {

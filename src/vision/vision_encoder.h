@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "device/buffer.h"
 #include "ops/ops.h"
+#include "ops/rank_ops.h"
 #include "ops/thread_pool.h"
 #include "ops/vision.h"
 #include "vision/vision_config.h"
@@ -43,22 +44,30 @@ class VisionBatch;
 class VisionEncoder {
  public:
   // Loads the weights and takes the memory of a batch. Refuses operations that have none for
-  // pictures (OpsTable::vision), and whatever VisionConfig and LoadVisionWeights refuse. `ops` must
-  // outlive the encoder. `pool` loads; null: this thread.
+  // pictures (OpsTable::vision), or none for a part, and whatever VisionConfig and
+  // LoadVisionWeights refuse. `ops` must outlive the encoder. `pool` loads; null: this thread.
+  // Tensor ranks that have a part each make the same calls; `ranks`, which outlives the encoder,
+  // adds up what they find.
   static Result<std::unique_ptr<VisionEncoder>> Create(const VisionConfig& config,
                                                        WeightSource& source,
                                                        const OpsTable& ops,
                                                        ThreadPool* pool,
-                                                       int64_t patches_max);
-  // `ops` has operations for pictures.
+                                                       int64_t patches_max,
+                                                       const VisionPart& part = {},
+                                                       RankOps* ranks = nullptr);
+  // `ops` has operations for pictures. Of the first rank of those that have a part each.
   static VisionBytes PlanBytes(const VisionConfig& config,
                                const OpsTable& ops,
                                int64_t patches_max,
-                               int threads);
+                               int threads,
+                               const VisionPart& part = {});
 
   const VisionConfig& config() const { return config_; }
   int64_t patches_max() const { return patches_max_; }
+  int64_t bytes() const;  // that it has taken: weights and batch of VisionBytes
 
+  // Whether a picture could be of a batch; if not, why, as a sentence goes on behind "picture 3".
+  Status Check(const Picture& picture) const;
   // Begins a batch of pictures, whose rows become `out` [tokens, text_hidden] f32, contiguous, in
   // the backend's memory, picture after picture; it must live until the batch is done. The batch
   // before it is over, done or not. Refuses pictures that the encoder cannot take, with the number
@@ -68,14 +77,19 @@ class VisionEncoder {
 
  private:
   friend class VisionBatch;
-  VisionEncoder(const VisionConfig& config, const OpsTable& ops, int64_t patches_max)
-      : config_(config), ops_(ops), patches_max_(patches_max) {}
+  VisionEncoder(const VisionConfig& config,
+                const OpsTable& ops,
+                int64_t patches_max,
+                const VisionPart& part,
+                RankOps* ranks)
+      : config_(config), ops_(ops), patches_max_(patches_max), part_(part), ranks_(ranks) {}
   Status MakeTables();
-  Status Check(const Picture& picture) const;
 
   const VisionConfig config_;
   const OpsTable& ops_;
   const int64_t patches_max_;
+  const VisionPart part_;
+  RankOps* const ranks_;  // null: the encoder is whole
   VisionWeights weights_;
   int64_t begun_ = 0;  // batches
   Buffer tables_memory_, stream_memory_, pixels_memory_;

@@ -25,7 +25,7 @@ VisionConfig SmallVision() {
   config.table_rows = config.table_columns = 4;
   config.frames_max = 4;
   config.text_hidden = 40;
-  config.side_max = 32;
+  config.rules.side_patches_max = 32;
   return config;
 }
 

@@ -15,6 +15,12 @@
 
 namespace baltoro {
 
+// Of the ranks that have a part each: heads, and columns of the MLPs. Biases of what the ranks add
+// up are the first one's; everything else is whole on each.
+struct VisionPart {
+  int32_t ranks = 1, rank = 0;  // `ranks` divides the heads
+};
+
 struct VisionBlockWeights {
   LayerNormWeights attention_norm, mlp_norm;
   BiasedMatrix qkv, o, up, down;
@@ -30,13 +36,16 @@ struct VisionWeights {
 };
 
 // Bytes that LoadVisionWeights takes.
-int64_t VisionWeightBytes(const VisionConfig& config, const OpsTable& ops);
+int64_t VisionWeightBytes(const VisionConfig& config,
+                          const OpsTable& ops,
+                          const VisionPart& part = {});
 
 // Loads all tensors under the names of model-family §8.5. What is missing or of another shape or
 // type is told, with its name, before memory is taken. `pool` reads and packs; null: this thread.
 Result<VisionWeights> LoadVisionWeights(const VisionConfig& config,
                                         WeightSource& source,
                                         const OpsTable& ops,
-                                        ThreadPool* pool);
+                                        ThreadPool* pool,
+                                        const VisionPart& part = {});
 
 }  // namespace baltoro

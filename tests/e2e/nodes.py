@@ -66,6 +66,8 @@ class Node:
     def text(self):
         return pathlib.Path(self.log.name).read_text()
 
+    says = Server.says
+
     def engine_pid(self):
         return engine_of(self.process.pid)
 

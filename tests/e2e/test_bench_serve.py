@@ -10,6 +10,7 @@ import urllib.request
 
 import pytest
 from conftest import PROGRAM, ROOT, Server
+from test_pictures import BLUE, RED, encoded, model as seeing_model  # noqa: F401, a fixture
 
 GUIDES = ROOT / "tests/guides"
 
@@ -94,12 +95,48 @@ def test_the_k25_guides_command_on_a_local_data_set(small):
     refused = bench(small, *words, code=1)
     assert "hf download --repo-type dataset lmarena-ai/VisionArena-Chat" in refused.stderr
     rows = small.folder / "arena.jsonl"
-    rows.write_text("".join(json.dumps({"conversation": [[{"role": "user", "content": f"What is {i} + 1?"}]], "images": ["x"]}) + "\n"
+    rows.write_text("".join(json.dumps({"conversation": [[{"role": "user", "content": f"What is {i} + 1?"}]], "images": []}) + "\n"
                             for i in range(3)))
     words[words.index("--dataset-path") + 1] = str(rows)
     done = bench(small, *words, "--hf-output-len", "6")
     assert row(done.stdout, "Successful requests:") == 4
-    assert "pictures, which are left out" in done.stderr and "3 fitting prompts" in done.stderr
+    assert "3 fitting prompts" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def seeing(seeing_model, tmp_path_factory):  # noqa: F811
+    running = Server(seeing_model, "--load-format", "dummy", "--device", "cpu", "--dtype", "float32", "--served-model-name", "moonshotai/Kimi-K2.5")
+    running.folder = tmp_path_factory.mktemp("pictures")
+    yield running
+    running.stop()
+
+
+def test_the_k25_guides_command_as_printed_on_a_data_set_in_the_cache(seeing, monkeypatch):
+    cache = seeing.folder / "hf/hub/datasets--lmarena-ai--VisionArena-Chat"
+    (cache / "snapshots/abc/data").mkdir(parents=True)
+    (cache / "refs").mkdir()
+    (cache / "refs/main").write_text("abc")
+    rows = [{"conversation": [[{"role": "user", "content": "What is it?"}], [{"role": "assistant", "content": "red"}]],
+             "images": [{"bytes": encoded(picture), "path": None}]} for picture in (RED, BLUE)]
+    (cache / "snapshots/abc/data/train-00000-of-00001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setenv("HF_HOME", str(seeing.folder / "hf"))
+    before = counted(seeing)
+    done = bench(seeing, *guide("k25_h200.txt", "bench"))
+    assert row(done.stdout, "Successful requests:") == 4
+    # Two of each picture, of 50 tokens, and what the template has around them.
+    assert row(done.stdout, "Total input tokens:") > 4 * 60
+    assert counted(seeing)[0] - before[0] == row(done.stdout, "Total input tokens:")
+
+
+def test_drawn_pictures_are_counted_as_the_server_counts_them(seeing):
+    flags = ("--tokenizer", str(ROOT / "pocket/model"), "--backend", "openai-chat", "--dataset-name", "random-mm", "--num-prompts", "4",
+             "--random-input-len", "10", "--random-output-len", "3")
+    texts = bench(seeing, *flags, "--random-mm-base-items-per-request", "0")
+    done = bench(seeing, *flags, "--random-mm-base-items-per-request", "2", "--random-mm-bucket-config", "{(56, 84, 1): 1}")
+    assert row(done.stdout, "Successful requests:") == 4 and row(done.stdout, "Total generated tokens:") == 12
+    # 2 x 3 tokens each, and the same number of tokens around each.
+    more = row(done.stdout, "Total input tokens:") - row(texts.stdout, "Total input tokens:")
+    assert more > 8 * 6 and more % 8 == 0
 
 
 def test_a_server_that_never_answers_is_told_in_time(small):

@@ -1,4 +1,5 @@
 """`baltoro chat` on a pseudo-terminal and in pipes, beside a server that says what a test needs, and beside the real one."""
+import base64
 import http.server
 import json
 import os
@@ -13,7 +14,8 @@ import time
 
 import pytest
 
-from conftest import PROGRAM
+from conftest import PROGRAM, Server
+from test_pictures import BLUE, RED, model as seeing_model  # noqa: F401, a fixture
 
 
 class Script(http.server.BaseHTTPRequestHandler):
@@ -43,6 +45,8 @@ class Script(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         Script.seen.append(body)
         question = body["messages"][-1]["content"]
+        if isinstance(question, list):
+            question = question[-1]["text"]
         if question == "long error":
             return self.whole(400, {"error": {"message": "wrong: " + "x" * 2000 + " \x1b[31mthe end"}})
         if question.isdigit():
@@ -345,4 +349,113 @@ def test_too_long_a_conversation_can_be_begun_anew(url, home):
     person.sees("/clear")
     person.sees("> ")
     person.types("\x04")
+    assert person.ends() == 0
+
+
+# Pictures.
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Paths: of two kinds that are taken, and of what is none."""
+    files = {"red.png": RED, "a b.jpg": b"\xff\xd8\xff of a camera", "text.png": b"no picture", "empty.gif": b""}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def part(data, kind):
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{base64.b64encode(data).decode()}"}}
+
+
+def test_pictures_go_before_the_question(url, pictures):
+    done = piped(url, "--image", "red.png", "--image", "a b.jpg", "what", "is", "it?", cwd=pictures)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "to:what is it?\n", "")
+    sent = [part(RED, "png"), part(b"\xff\xd8\xff of a camera", "jpeg"), {"type": "text", "text": "what is it?"}]
+    assert Script.seen[-1]["messages"] == [{"role": "user", "content": sent}]
+    assert piped(url, "--image=red.png", input="and this?\n", cwd=pictures).stdout == "to:and this?\n"
+    assert Script.seen[-1]["messages"][0]["content"][0] == sent[0]
+
+
+@pytest.mark.parametrize("name, why", [
+    ("none.png", "--image none.png: No such file or directory"), (".", "--image .: is a directory"), ("text.png", "--image text.png: not a picture"),
+    ("empty.gif", "--image empty.gif: the file is empty")])
+def test_a_file_that_is_no_picture_is_named(url, pictures, name, why):
+    asked = len(Script.seen)
+    done = piped(url, "--image", name, "hello", cwd=pictures)
+    assert done.returncode == 1 and done.stdout == "" and why in done.stderr
+    assert "No such" in why or "directory" in why or "JPEG, PNG, WebP or GIF" in done.stderr
+    assert len(Script.seen) == asked
+
+
+def test_pictures_of_a_conversation(url, home, pictures):
+    person = Person(url, "--image", f"{pictures}/red.png", env=home)
+    person.sees(r"\(1 picture\) > ")
+    person.types(f"/image {pictures}/text.png\n")
+    person.sees("/image .*text.png: not a picture")
+    person.types(f"/image {pictures}/a b.jpg\n")
+    person.sees(r"\(2 pictures for the next question\)(?s:.*)\(2 pictures\) > ")
+    person.types("503\n")  # they are not lost with a question that got no answer
+    person.sees(r"/health(?s:.*)\(2 pictures\) > ")
+    person.types("/image\n")
+    person.sees("no picture goes with(?s:.*)\n> ")
+    person.types(f"/image {pictures}/red.png\n")
+    person.sees(r"\(1 picture\) > ")
+    person.types("first\n")
+    person.sees("to:first(?s:.*)\n> ")
+    person.types("second\n")
+    person.sees("to:second")
+    asked = [m["content"] for m in Script.seen[-1]["messages"] if m["role"] == "user"]
+    assert asked == [[part(RED, "png"), {"type": "text", "text": "first"}], "second"]
+    person.types(f"/save {pictures}/talk.json\n")
+    person.sees("the conversation is in")
+    saved = json.loads((pictures / "talk.json").read_text())
+    assert saved["messages"][0]["content"][0] == part(RED, "png")
+    person.types("/quit\n")
+    assert person.ends() == 0
+
+
+@pytest.fixture(scope="module")
+def seeing(seeing_model):  # noqa: F811
+    running = Server(seeing_model, "--load-format", "dummy", "--device", "cpu", "--dtype", "float32", "--served-model-name", "sees",
+                     "--limit-mm-per-prompt", '{"image": 2}')
+    yield running
+    assert running.stop() == 0
+
+
+def test_a_model_that_sees_answers_by_what_it_sees(seeing, pictures):
+    (pictures / "blue.png").write_bytes(BLUE)
+    flags = ("--temperature", "0", "--max-tokens", "8", "--no-thinking")
+    said = [piped(seeing.url, *flags, "--image", name, "What is it?", cwd=pictures) for name in ("red.png", "blue.png", "red.png")]
+    assert [done.returncode for done in said] == [0, 0, 0], said
+    assert said[0].stdout == said[2].stdout != said[1].stdout
+    with open(pictures / "large.png", "wb") as large:  # nearly all of it is a hole
+        large.write(RED)
+        large.truncate((32 << 20) + 1)
+    done = piped(seeing.url, "--image", "large.png", "What is it?", cwd=pictures)
+    assert done.returncode == 1 and f"--image large.png: the file has {(32 << 20) + 1} bytes, and the server takes {32 << 20}" in done.stderr
+    (pictures / "broken.png").write_bytes(RED[:200])
+    done = piped(seeing.url, "--image", "broken.png", "What is it?", cwd=pictures)
+    assert done.returncode == 1 and "messages[0].content[0].image_url" in done.stderr and "picture" in done.stderr
+
+
+def test_what_the_server_refuses_ends_no_conversation(seeing, server, home, pictures):
+    person = Person(seeing.url, "--max-tokens", "5", *["--image", f"{pictures}/red.png"] * 3, env=home)
+    person.sees(r"\(3 pictures\) > ")
+    person.types("What is it?\n")
+    person.sees(r"more than 2 pictures in one request \(--limit-mm-per-prompt\)(?s:.*)/image(?s:.*)\(3 pictures\) > ")
+    person.types("/image\n")
+    person.sees("no picture goes with(?s:.*)\n> ")
+    person.types("Hello\n")
+    person.sees(r"first token after [\d.]+ s\)")
+    person.types("/quit\n")
+    assert person.ends() == 0
+    person = Person(server.url, "--max-tokens", "5", "--image", f"{pictures}/red.png", env=home)
+    person.sees(r"\(1 picture\) > ")
+    person.types("What is it?\n")
+    person.sees(r"this model reads text only(?s:.*)\(1 picture\) > ")
+    person.types("/image\n")
+    person.sees("no picture goes with(?s:.*)\n> ")
+    person.types("Hello\n")
+    person.sees(r"first token after [\d.]+ s\)")
+    person.types("/quit\n")
     assert person.ends() == 0

@@ -1,5 +1,6 @@
 """The page at "/" in a real browser, used as a person uses it. After each test nothing stands in the browser's console and no
 request has left the server. Where there is no Chromium the tests are skipped, and ctest says so."""
+import base64
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from conftest import Server
+from test_pictures import BLUE, RED, model as seeing_model, part, png  # noqa: F401, a fixture
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 KEY = "page-key"
@@ -348,6 +350,194 @@ def test_behind_a_path_of_a_proxy(page):
         assert f"URL={mounted.url}/behind/it" in page.wait(lambda: page.text("pre"), "the commands")
     finally:
         mounted.stop()
+
+
+@pytest.fixture(scope="module")
+def seeing(seeing_model):  # noqa: F811
+    running = Server(seeing_model, "--load-format", "dummy", "--device", "cpu", "--dtype", "float32", "--served-model-name", "sees",
+                     "--limit-mm-per-prompt", '{"image": 3}')
+    yield running
+    running.stop()
+
+
+# A file that comes by `way`, as a person would drop or paste it. (What a person does outside the page no driver can.)
+GIVE = """
+const [way, files] = arguments;
+const data = new DataTransfer();
+for (const [name, base64] of files) data.items.add(new File([Uint8Array.from(atob(base64), (c) => c.charCodeAt(0))], name));
+const at = document.querySelector(way === "paste" ? "#draft" : "#log");
+const event = (kind) => new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true });
+if (way === "paste") return !at.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
+const taken = !at.dispatchEvent(event("dragover"));
+const shown = document.querySelector("#ask").classList.contains("dropping");
+at.dispatchEvent(event("drop"));
+return [taken, shown, document.querySelector("#ask").classList.contains("dropping")];
+"""
+
+
+class Asked:
+    """The bodies of the page's requests, which it keeps for the test."""
+
+    def __init__(self, page):
+        self.page = page
+        page.js("""window.asked = []; const fetched = window.fetch;
+            window.fetch = (path, options) => { if (options?.body) window.asked.push(JSON.parse(options.body)); return fetched(path, options); };""")
+
+    def contents(self):
+        return [message["content"] for message in self.page.js("return window.asked.at(-1).messages") if message["role"] == "user"]
+
+
+def give(page, way, *files):
+    return page.js(GIVE, way, [[name, base64.b64encode(data).decode()] for name, data in files])
+
+
+def names(page, where="#pictures canvas"):
+    return page.js("return [...document.querySelectorAll(arguments[0])].map((e) => e.ariaLabel)", where)
+
+
+def sees_pictures(page, server):
+    page.open(server)
+    page.one("#add")
+    return Asked(page)
+
+
+def test_pictures_are_chosen_dropped_and_pasted(page, seeing, tmp_path):
+    asked = sees_pictures(page, seeing)
+    assert page.one("#picture-limits").text == "Paste, drop or add up to 3 pictures a conversation, 24 MiB together."
+    (tmp_path / "red.png").write_bytes(RED)
+    (tmp_path / "blue.png").write_bytes(BLUE)
+    page.all("#files")[0].send_keys(f"{tmp_path}/red.png\n{tmp_path}/blue.png")
+    page.wait(lambda: names(page) == ["Picture red.png", "Picture blue.png"], "the pictures")
+    pixel = page.js("return [...document.querySelector('#pictures canvas').getContext('2d').getImageData(50, 50, 1, 1).data]")
+    assert pixel == [200, 10, 10, 255]
+    page.one("[aria-label='Remove red.png']").click()
+    assert names(page) == ["Picture blue.png"] and page.js("return document.activeElement.ariaLabel") == "Remove blue.png"
+    assert give(page, "drop", ("red.png", RED)) == [True, True, False]
+    page.wait(lambda: names(page) == ["Picture blue.png", "Picture red.png"], "the dropped picture")
+    assert page.text("#said") == "2 pictures for the question."
+    page.ask("What are they?", max_tokens=5)
+    page.answered()
+    first = [part(BLUE), part(RED), {"type": "text", "text": "What are they?"}]
+    assert asked.contents() == [first]
+    assert names(page) == [] and not page.all("#pictures")[0].is_displayed()
+    assert names(page, "article.user canvas") == ["Picture blue.png", "Picture red.png"] and page.text("article.user") == "What are they?"
+    page.ask("And which was first?")
+    page.answered(2)
+    assert asked.contents() == [first, "And which was first?"]
+    assert give(page, "paste", ("image.png", RED)) is True
+    page.wait(lambda: names(page) == ["Picture image.png"], "the pasted picture")
+    page.one("#draft").send_keys(Keys.ENTER)  # a picture alone is a question too
+    page.answered(3)
+    assert asked.contents()[2] == [part(RED)]
+    give(page, "drop", ("fourth.png", BLUE))
+    page.wait(lambda: page.text("#pictures-error"), "the limit")
+    assert page.text("#pictures-error") == "fourth.png: a conversation may have 3 of them: begin a new chat. "
+    page.one("#fresh").click()
+    give(page, "drop", ("fourth.png", BLUE))
+    page.wait(lambda: names(page) == ["Picture fourth.png"] and not page.text("#pictures-error"), "a new chat's picture")
+
+
+def test_text_that_is_pasted_stays_text(page, seeing):
+    sees_pictures(page, seeing)
+    assert page.js("""const data = new DataTransfer(); data.items.add(new File(["x"], "cells.png")); data.setData("text/plain", "a\tb");
+        return document.querySelector("#draft").dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));""")
+    assert names(page) == [] and page.text("#pictures-error") == ""
+
+
+@pytest.mark.parametrize("name, data, why", [
+    ("notes.txt", b"no picture", "JPEG, PNG, WebP or GIF"), ("broken.png", RED[:40], "cannot be read as a picture"),
+    ("narrow.png", png(2010, 10, (1, 2, 3)), "its longer side may be 200 times the shorter one")])
+def test_a_file_that_is_no_picture_for_the_server_is_not_taken(page, seeing, name, data, why):
+    sees_pictures(page, seeing)
+    give(page, "drop", (name, data), ("red.png", RED))
+    page.wait(lambda: names(page) == ["Picture red.png"], "the good one of the two")
+    assert page.text("#pictures-error").startswith(name + ": ") and why in page.text("#pictures-error")
+    assert page.one("#pictures-error").get_attribute("role") == "alert"
+
+
+def test_too_large_a_file_is_not_read(page, seeing):
+    sees_pictures(page, seeing)
+    page.js("""const data = new DataTransfer(); data.items.add(new File([new Uint8Array(25 << 20)], "large.png"));
+        document.querySelector("#log").dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));""")
+    page.wait(lambda: page.text("#pictures-error"), "the limit")
+    assert "large.png: all pictures of a conversation may have 24 MiB together" in page.text("#pictures-error")
+
+
+def test_a_question_that_is_refused_can_be_edited(page, seeing):
+    asked = sees_pictures(page, seeing)
+    # Whole as far as the browser looks, which is less than the server.
+    give(page, "drop", ("red.png", RED))
+    page.wait(lambda: names(page), "the picture")
+    page.expected_errors = 1
+    page.ask("What is it?", temperature=1000)
+    page.answered()
+    assert page.one("article [role=alert]").text.startswith("400: temperature")
+    page.js("document.querySelector('#temperature').value = ''")
+    buttons = page.all(".meta button")
+    assert [button.text for button in buttons] == ["Edit the question", "Regenerate"]
+    buttons[0].click()
+    assert page.all("article") == [] and names(page) == ["Picture red.png"]
+    assert page.one("#draft").get_property("value") == "What is it?" and page.js("return document.activeElement.id") == "draft"
+    page.one("[aria-label='Remove red.png']").click()
+    page.ask("", max_tokens=5)
+    page.answered()
+    assert asked.contents() == ["What is it?"] and not page.all("[role=alert]:not(:empty)")
+
+
+def test_pictures_with_the_keyboard_alone(page, seeing):
+    sees_pictures(page, seeing)
+    give(page, "paste", ("red.png", RED), ("blue.png", BLUE))
+    page.wait(lambda: len(names(page)) == 2, "the pictures")
+    page.one("#draft").click()
+    order = []
+    for _ in range(40):
+        page.keys(Keys.TAB)
+        order.append(page.js("const e = document.activeElement; return e.ariaLabel ?? e.textContent.slice(0, 12)"))
+    start = order.index("Remove red.png")
+    assert order[start:start + 5] == ["Remove red.png", "Remove blue.png", "Question", "Send", "Add pictures"]
+    while page.js("return document.activeElement.ariaLabel") != "Remove blue.png":
+        page.keys(Keys.TAB)
+    page.keys(Keys.ENTER)
+    assert names(page) == ["Picture red.png"] and page.js("return document.activeElement.ariaLabel") == "Remove red.png"
+    page.keys(Keys.SPACE)
+    assert names(page) == [] and page.js("return document.activeElement.id") == "draft"
+    found = page.js(CONTRAST)
+    assert min(found)[0] >= 4.5, min(found)
+
+
+def test_a_model_that_reads_text_only_gets_no_pictures(page, server):
+    page.open(server)
+    page.wait(lambda: page.text("#health") == "serving", "what the server says of itself")
+    for selector in ("#add", "#files", "#picture-limits", "#pictures"):
+        assert not page.all(selector)[0].is_displayed()
+    assert give(page, "drop", ("red.png", RED)) == [True, False, False], "the page is not left for the file"
+    assert give(page, "paste", ("red.png", RED)) is False
+    assert names(page) == [] and page.text("#pictures-error") == ""
+
+
+def test_copied_code_reads_pictures_from_their_files(page, seeing, tmp_path):
+    name = "it's a $pic`ture\\.png"
+    (tmp_path / name).write_bytes(RED)
+    sees_pictures(page, seeing)
+    page.set(think=False, max_tokens=4, temperature=0)
+    give(page, "drop", (name, RED))
+    page.wait(lambda: names(page), "the picture")
+    page.one("#draft").send_keys('It\'s "odd" \\ $HOME `id`')
+    page.one("nav a[href='#code']").click()
+    curl, python, javascript = [code.text for code in page.wait(lambda: page.all("#code pre"), "code")]
+    assert "present folder" in page.text("#code") and max(map(len, (curl, python, javascript))) < 2500
+    said = [subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+            for command in (["bash", "-c", curl], [sys.executable, "-c", python])]
+    assert said[0].returncode == 0 and "data: [DONE]" in said[0].stdout, said[0].stdout + said[0].stderr
+    pieces = [json.loads(line[6:]) for line in said[0].stdout.splitlines() if line.startswith("data: {")]
+    text = "".join(choice["delta"].get("content") or "" for piece in pieces for choice in piece["choices"])
+    assert said[1].returncode == 0 and said[1].stdout == text + "\n", said[1].stderr
+    wanted = seeing.client().chat.completions.create(model="sees", temperature=0, max_tokens=4, reasoning_effort="none", messages=[
+        {"role": "user", "content": [part(RED), {"type": "text", "text": 'It\'s "odd" \\ $HOME `id`'}]}])
+    assert text == wanted.choices[0].message.content
+    assert f"readFileSync({json.dumps(name)})" in javascript
+    page.one("nav a[href='#chat']").click()
+    page.one("#draft").clear()
 
 
 def test_docs_commands_run(page, locked):

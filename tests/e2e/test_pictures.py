@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from conftest import ROOT, Server
+from nodes import Cluster
 
 VISION = {"init_pos_emb_height": 16, "init_pos_emb_width": 16, "init_pos_emb_time": 4, "merge_kernel_size": [2, 2], "merge_type": "sd2_tpool",
           "mm_hidden_size": 64, "mm_projector_type": "patchmerger", "patch_size": 14, "pos_emb_type": "divided_fixed",
@@ -59,7 +60,8 @@ def model(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(scope="module", params=[[], ["--dtype", "float32", "-tp", "2", "-pp", "2"]], ids=["one", "tp2-pp2"])
+@pytest.fixture(scope="module", params=[[], ["--dtype", "float32", "-tp", "2", "-pp", "2"], ["-tp", "2", "--mm-encoder-tp-mode", "data"]],
+                ids=["one", "tp2-pp2", "tp2-data"])
 def server(model, request):
     running = Server(model, "--load-format", "dummy", "--device", "cpu", "--served-model-name", "sees", *request.param)
     yield running
@@ -131,6 +133,29 @@ def test_what_is_no_picture_is_refused_by_its_place(server, url, why):
     assert error["param"] == "messages[0].content[1].image_url" and why in error["message"]
     assert "0x" not in error["message"] and "/src/" not in error["message"]
     assert ask(server, part(RED), TEXT).usage.completion_tokens == 5
+
+
+@pytest.mark.parametrize("mode", ["data", "weights"])
+def test_ranks_in_several_processes_share_pictures_or_the_encoder(model, mode):
+    """Each node is processes of its own: what they answer is what one rank answers."""
+    content = (part(RED), part(BLUE), part(png(84, 56, (9, 9, 9))), TEXT)
+    one = Server(model, "--load-format", "dummy", "--device", "cpu", "--dtype", "float32", "--served-model-name", "sees")
+    try:
+        wanted = said(ask(one, *content))
+    finally:
+        assert one.stop() == 0
+    with Cluster(2, model, "--load-format", "dummy", "--served-model-name", "sees", "-tp", "2", "--mm-encoder-tp-mode", mode) as cluster:
+        told = said(ask(cluster.head, *content))
+    assert [token for token, _ in told] == [token for token, _ in wanted]
+    assert [logprob for _, logprob in told] == pytest.approx([logprob for _, logprob in wanted], abs=1e-3)
+
+
+def test_deterministic_answers_have_pictures(model):
+    running = Server(model, "--load-format", "dummy", "--device", "cpu", "--served-model-name", "sees", "--deterministic")
+    try:
+        assert said(ask(running, part(RED), TEXT)) == said(ask(running, part(RED), TEXT)) != said(ask(running, part(BLUE), TEXT))
+    finally:
+        assert running.stop() == 0
 
 
 def test_without_the_encoder_pictures_are_refused(model):

@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "bench/serve/dataset_parts.h"
+#include "bench/serve/random_picture.h"
 #include "bench/serve/random_text.h"
+#include "client/picture_file.h"
 
 namespace baltoro {
 namespace {
@@ -28,6 +30,40 @@ class LengthRange {
   int64_t low_, high_;
 };
 
+// The pictures of a drawn prompt: how many, and of which sizes.
+class PictureDraw {
+ public:
+  explicit PictureDraw(const DatasetOptions& options)
+      : sizes_(options.picture_sizes), count_(options.pictures_min, options.pictures_max) {
+    std::vector<double> shares;
+    for (const PictureBucket& size : sizes_) shares.push_back(size.share);
+    which_ = std::discrete_distribution<size_t>(shares.begin(), shares.end());
+  }
+
+  // Of one prompt, on average.
+  double bytes() const {
+    double pixels = 0;
+    for (const PictureBucket& size : sizes_) {
+      pixels += size.share * static_cast<double>(size.height) * static_cast<double>(size.width);
+    }
+    return static_cast<double>(count_.min() + count_.max()) / 2 * pixels * kRandomPixelBytes;
+  }
+
+  std::vector<std::string> Draw(std::mt19937_64& random) {
+    std::vector<std::string> urls(static_cast<size_t>(sizes_.empty() ? 0 : count_(random)));
+    for (std::string& url : urls) {
+      const PictureBucket& size = sizes_[which_(random)];
+      url = PictureUrl(RandomJpeg(size.width, size.height, random));
+    }
+    return urls;
+  }
+
+ private:
+  const std::vector<PictureBucket>& sizes_;  // none: prompts have no pictures
+  std::uniform_int_distribution<int64_t> count_;
+  std::discrete_distribution<size_t> which_;
+};
+
 // About so many bytes has a word, with room.
 constexpr double kWordBytes = 12;
 
@@ -37,8 +73,10 @@ Result<Dataset> BuildRandom(const DatasetOptions& options, bool chat, const Rand
   if (options.random_prefix + input.low() < 1) {
     return InvalidArgument("--random-input-len and --random-prefix-len: a prompt would be empty");
   }
-  BT_RETURN_IF_ERROR(CheckBytes(kWordBytes * static_cast<double>(options.prompts) *
-                                static_cast<double>(options.random_prefix + input.high())));
+  PictureDraw pictures(options);
+  BT_RETURN_IF_ERROR(CheckBytes(
+      static_cast<double>(options.prompts) *
+      (kWordBytes * static_cast<double>(options.random_prefix + input.high()) + pictures.bytes())));
   std::mt19937_64 random(options.seed);
   std::string text;
   words.Append(text, options.random_prefix, random);
@@ -48,7 +86,8 @@ Result<Dataset> BuildRandom(const DatasetOptions& options, bool chat, const Rand
     const int64_t length = input.Draw(random);
     text.resize(prefix_bytes);
     words.Append(text, length, random);
-    AddPrompt(out, text, options.random_prefix + length, output.Draw(random), chat);
+    const int64_t answer = output.Draw(random);
+    AddPrompt(out, text, options.random_prefix + length, answer, chat, pictures.Draw(random));
   }
   return out;
 }
@@ -103,9 +142,24 @@ void AppendMessage(std::string& out, std::string_view role, std::string_view con
   out += '}';
 }
 
-void AddPrompt(Dataset& out, std::string_view prompt, int64_t tokens, int64_t output, bool chat) {
+void AddPrompt(Dataset& out,
+               std::string_view prompt,
+               int64_t tokens,
+               int64_t output,
+               bool chat,
+               const std::vector<std::string>& pictures) {
   BenchSession session;
-  if (chat) {
+  if (chat && !pictures.empty()) {
+    session.text += R"({"role":"user","content":[{"type":"text","text":)";
+    AppendJsonString(session.text, prompt);
+    session.text += '}';
+    for (const std::string& url : pictures) {
+      session.text += R"(,{"type":"image_url","image_url":{"url":)";
+      AppendJsonString(session.text, url);
+      session.text += "}}";
+    }
+    session.text += "]}";
+  } else if (chat) {
     AppendMessage(session.text, "user", prompt);
   } else {
     AppendJsonString(session.text, prompt);
@@ -118,19 +172,18 @@ void AddPrompt(Dataset& out, std::string_view prompt, int64_t tokens, int64_t ou
 }
 
 Result<Dataset> BuildDataset(const DatasetOptions& options, bool chat, const BenchText& text) {
-  const bool from_file = options.name == "custom" || options.name == "hf";
+  const bool from_file =
+      options.name == "custom" || options.name == "custom_mm" || options.name == "hf";
   if (text.tokenizer == nullptr && !from_file) {
     return InvalidArgument(fmt::format(
         "--dataset-name {} needs a tokenizer: give --tokenizer DIR, without --skip-tokenizer-init",
         options.name));
   }
   if (options.name == "agent") return BuildAgent(options, text);
-  if (options.name != "random" && options.name != "prefix_repetition") {
-    return BuildFromFile(options, chat, text);
-  }
+  const bool random = options.name == "random" || options.name == "random-mm";
+  if (!random && options.name != "prefix_repetition") return BuildFromFile(options, chat, text);
   BT_ASSIGN_OR_RETURN(const RandomText words, RandomText::Create(*text.tokenizer));
-  return options.name == "random" ? BuildRandom(options, chat, words)
-                                  : BuildPrefixRepetition(options, chat, words);
+  return random ? BuildRandom(options, chat, words) : BuildPrefixRepetition(options, chat, words);
 }
 
 }  // namespace baltoro

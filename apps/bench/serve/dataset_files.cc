@@ -1,15 +1,17 @@
-// Prompts from files: sharegpt (one JSON array), custom (a prompt a line), hf (rows of whatever
-// data set, a JSON object a line).
+// Prompts from files: sharegpt (one JSON array), custom (a prompt a line; with pictures as
+// custom_mm), hf (rows of whatever data set, a JSON object a line).
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <optional>
 
 #include "base/file.h"
 #include "base/json_scanner.h"
 #include "bench/serve/dataset_parts.h"
+#include "flags/hub_places.h"
 
 namespace baltoro {
 namespace {
@@ -19,6 +21,8 @@ namespace fs = std::filesystem;
 constexpr uint64_t kFileBytesMax = uint64_t{4} << 30;
 constexpr JsonLimits kRowLimits{.depth = 64, .nodes = 10'000'000, .reject_duplicate_keys = false};
 constexpr int64_t kHfOutput = 128;
+constexpr uint64_t kRefBytesMax = 256;
+constexpr size_t kAllPictures = std::numeric_limits<size_t>::max();
 
 int64_t CountTokens(const BenchText& text, std::string_view prompt) {
   if (text.tokenizer == nullptr) return 0;
@@ -155,7 +159,7 @@ Result<Dataset> BuildCustom(const DatasetOptions& options, bool chat, const Benc
   for (const Line& line : lines) {
     if (std::ssize(out.sessions) == options.prompts) break;
     BT_ASSIGN_OR_RETURN(const Json row, ReadRow(options.path, line));
-    const auto wrong = [&](const char* what) {
+    const auto wrong = [&](std::string_view what) {
       return InvalidArgument(
           fmt::format("--dataset-path {}:{}: {}", options.path, line.number, what));
     };
@@ -172,7 +176,14 @@ Result<Dataset> BuildCustom(const DatasetOptions& options, bool chat, const Benc
     if (!chat && options.chat_template) {
       BT_ASSIGN_OR_RETURN(sent, Rendered(sent, text));
     }
-    AddPrompt(out, sent, CountTokens(text, sent), output, chat);
+    std::vector<std::string> pictures;
+    if (options.name == "custom_mm") {
+      const std::string folder = fs::path(options.path).parent_path().string();
+      Result<std::vector<std::string>> read = RowPictures(row, "image_files", kAllPictures, folder);
+      if (!read.ok()) return wrong(read.status().message());
+      pictures = std::move(read).value();
+    }
+    AddPrompt(out, sent, CountTokens(text, sent), output, chat, pictures);
   }
   BT_RETURN_IF_ERROR(Oversample(options, out, random));
   return out;
@@ -222,6 +233,15 @@ std::optional<std::string> FirstPrompt(const Json& row) {
   return std::nullopt;
 }
 
+// The first picture of a row, as upstream takes it.
+Result<std::vector<std::string>> FirstPicture(const Json& row, const std::string& folder) {
+  for (const char* name : {"images", "image"}) {
+    BT_ASSIGN_OR_RETURN(std::vector<std::string> found, RowPictures(row, name, 1, folder));
+    if (!found.empty()) return found;
+  }
+  return std::vector<std::string>();
+}
+
 bool HasPictures(const Json& row) {
   for (const char* name : {"images", "image"}) {
     if (row.contains(name) && !row[name].is_null() && !row[name].empty()) return true;
@@ -229,34 +249,54 @@ bool HasPictures(const Json& row) {
   return false;
 }
 
-Status NotHere(const std::string& path) {
-  const bool name =
-      std::count(path.begin(), path.end(), '/') == 1 && path[0] != '.' && path[0] != '/';
-  if (!name) return Status(Code::kNotFound, "--dataset-path " + path + ": no such file or folder");
-  return Status(Code::kNotFound,
-                fmt::format("--dataset-path {0}: nothing is downloaded here, and there is no such "
-                            "folder; `hf download --repo-type dataset {0} --local-dir {1}`, then "
-                            "--dataset-path {1}",
-                            path, path.substr(path.find('/') + 1)));
+// Whether it can be the name of a data set of a hub.
+bool IsHubName(const std::string& path) {
+  return std::count(path.begin(), path.end(), '/') == 1 && path[0] != '.' && path[0] != '/';
 }
 
-Status NeedsConversion(const std::string& path, const std::string& parquet) {
+// Where `hf download --repo-type dataset` leaves one; empty: it has not.
+std::string CachedDataset(const std::string& cache, const std::string& name) {
+  const fs::path folder = fs::path(cache) / DatasetCacheFolderOf(name);
+  const Result<std::string> main = ReadFile((folder / "refs/main").string(), kRefBytesMax);
+  if (!main.ok() || main.value().find('/') != std::string::npos) return "";
+  std::error_code ignored;
+  const fs::path snapshot = folder / "snapshots" / main.value();
+  return fs::is_directory(snapshot, ignored) ? snapshot.string() : "";
+}
+
+Status NotHere(const std::string& path) {
+  if (!IsHubName(path))
+    return Status(Code::kNotFound, "--dataset-path " + path + ": no such file or folder");
+  return Status(Code::kNotFound,
+                fmt::format("--dataset-path {0}: nothing is downloaded here, and there is neither "
+                            "such a folder nor a data set of this name in the cache of Hugging "
+                            "Face (HF_HOME): `hf download --repo-type dataset {0}`",
+                            path));
+}
+
+// Lines beside the file, so that they are found where it was.
+Status NeedsConversion(const DatasetOptions& options, const std::string& parquet) {
+  std::string lines = parquet.substr(0, parquet.size() - std::string_view(".parquet").size());
+  lines += ".jsonl";
   return InvalidArgument(fmt::format(
-      "--dataset-path {}: Parquet is not read here; this command makes lines of JSON of it: "
-      "python3 "
-      "-c \"import pandas; pandas.read_parquet('{}').drop(columns=['images'], errors='ignore')"
-      ".to_json('prompts.jsonl', orient='records', lines=True)\"; then --dataset-path "
-      "prompts.jsonl",
-      path, parquet));
+      "--dataset-path {}: Parquet is not read here; this command makes lines of JSON of its first "
+      "{} rows: python3 -c \"import base64, itertools, json, pyarrow.parquet as p; f = lambda v: "
+      "base64.b64encode(v).decode() if isinstance(v, bytes) else str(v); rows = (r for b in "
+      "p.ParquetFile('{}').iter_batches(64) for r in b.to_pylist()); open('{}', "
+      "'w').writelines(json.dumps(r, default=f) + chr(10) for r in itertools.islice(rows, {}))\"; "
+      "then {}",
+      options.path, options.prompts, parquet, lines, options.prompts,
+      options.path == parquet ? "--dataset-path " + lines : "the same command again"));
 }
 
 // The file itself, or the .jsonl files below a folder, sorted.
 Result<std::vector<std::string>> FilesOf(const DatasetOptions& options) {
   std::error_code ignored;
-  const std::string& path = options.path;
-  if (!fs::exists(path, ignored)) return NotHere(path);
+  std::string path = options.path;
+  if (!fs::exists(path, ignored) && IsHubName(path)) path = CachedDataset(options.hf_cache, path);
+  if (!fs::exists(path, ignored)) return NotHere(options.path);
   if (!fs::is_directory(path, ignored)) {
-    if (path.ends_with(".parquet")) return NeedsConversion(path, path);
+    if (path.ends_with(".parquet")) return NeedsConversion(options, path);
     return std::vector<std::string>{path};
   }
   std::vector<std::string> files, parquets;
@@ -277,7 +317,7 @@ Result<std::vector<std::string>> FilesOf(const DatasetOptions& options) {
   }
   std::ranges::sort(files);
   if (!files.empty()) return files;
-  if (!parquets.empty()) return NeedsConversion(path, path);
+  if (!parquets.empty()) return NeedsConversion(options, *std::ranges::min_element(parquets));
   return Status(Code::kNotFound,
                 fmt::format("--dataset-path {}: there is no .jsonl file in it{}", path,
                             options.hf_subset.empty() && options.hf_split.empty()
@@ -289,7 +329,7 @@ Result<Dataset> BuildHf(const DatasetOptions& options, bool chat, const BenchTex
   BT_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOf(options));
   std::mt19937_64 random(options.seed);
   Dataset out;
-  int64_t pictures = 0;
+  int64_t left_out = 0;
   for (const std::string& path : files) {
     if (std::ssize(out.sessions) == options.prompts) break;
     BT_ASSIGN_OR_RETURN(const std::string file, ReadFile(path, kFileBytesMax, "--dataset-path"));
@@ -305,14 +345,26 @@ Result<Dataset> BuildHf(const DatasetOptions& options, bool chat, const BenchTex
             "messages or turns, nor prompt, question, instruction, problem, query, text or input",
             path, line.number));
       }
-      pictures += HasPictures(row) ? 1 : 0;
+      std::vector<std::string> pictures;
+      if (chat) {
+        Result<std::vector<std::string>> read =
+            FirstPicture(row, fs::path(path).parent_path().string());
+        if (!read.ok()) {
+          return InvalidArgument(
+              fmt::format("--dataset-path {}:{}: {}", path, line.number, read.status().message()));
+        }
+        pictures = std::move(read).value();
+      } else if (HasPictures(row)) {
+        ++left_out;
+      }
       AddPrompt(out, *prompt, CountTokens(text, *prompt), options.hf_output.value_or(kHfOutput),
-                chat);
+                chat, pictures);
     }
   }
-  if (pictures > 0) {
+  if (left_out > 0) {
     out.notices.push_back(fmt::format(
-        "{} prompts have pictures, which are left out: only text is sent yet", pictures));
+        "{} prompts have pictures, which are left out: --backend openai-chat sends them",
+        left_out));
   }
   BT_RETURN_IF_ERROR(Oversample(options, out, random));
   return out;
@@ -322,8 +374,8 @@ Result<Dataset> BuildHf(const DatasetOptions& options, bool chat, const BenchTex
 
 Result<Dataset> BuildFromFile(const DatasetOptions& options, bool chat, const BenchText& text) {
   Result<Dataset> out = options.name == "sharegpt" ? BuildShareGpt(options, chat, text)
-                        : options.name == "custom" ? BuildCustom(options, chat, text)
-                                                   : BuildHf(options, chat, text);
+                        : options.name == "hf"     ? BuildHf(options, chat, text)
+                                                   : BuildCustom(options, chat, text);
   if (!out.ok() || !out.value().sessions.empty()) return out;
   return InvalidArgument(fmt::format("--dataset-path {}: no prompt in it fits", options.path));
 }

@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/base64.h"
+#include "media/decode_picture.h"
+
 #include "support/support.h"
 
 namespace baltoro {
@@ -44,6 +47,19 @@ class DatasetTest : public ::testing::Test {
   }
   int64_t Tokens(const BenchSession& session) {
     return std::ssize(tokenizer_->Encode(Prompt(session)));
+  }
+
+  // The URLs of a chat message's pictures, which follow its text.
+  static std::vector<std::string> Pictures(const BenchSession& session) {
+    const Json content = ParseJson(session.text).value()["content"];
+    std::vector<std::string> urls;
+    if (content.is_string()) return urls;
+    EXPECT_EQ(content[0]["type"], "text");
+    for (size_t i = 1; i < content.size(); ++i) {
+      EXPECT_EQ(content[i]["type"], "image_url");
+      urls.push_back(content[i]["image_url"]["url"].get<std::string>());
+    }
+    return urls;
   }
 
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -174,10 +190,108 @@ TEST_F(DatasetTest, HfRowsOfSeveralShapesAndWhatIsNotRead) {
   options_.hf_split = "train";
   EXPECT_THAT(Build().status().message(), HasSubstr("--hf-split"));
   Write("p.parquet", "PAR1");
-  EXPECT_THAT(Build().status().message(), HasSubstr("read_parquet('"));
+  EXPECT_THAT(Build().status().message(), HasSubstr("ParquetFile('"));
   options_.path = "lmarena-ai/VisionArena-Chat";
   EXPECT_THAT(Build().status().message(),
               HasSubstr("`hf download --repo-type dataset lmarena-ai/VisionArena-Chat"));
+}
+
+// The signature of a GIF is enough: nothing is decoded here.
+constexpr const char* kGif = "R0lGODlhAAAA";
+constexpr const char* kGifUrl = "data:image/gif;base64,R0lGODlhAAAA";
+
+TEST_F(DatasetTest, HfRowsHaveTheirFirstPictureBehindTheText) {
+  options_.name = "hf";
+  options_.shuffle = options_.oversample = false;
+  std::ofstream(dir_ + "/one.gif", std::ios::binary) << std::string("GIF89a\0\0\0", 9);
+  const std::string bytes = std::string(R"({"bytes":")") + kGif + R"(","path":null})";
+  Write("rows.jsonl", R"({"images":[)" + bytes +
+                          R"(,"none"],"conversation":[[{"role":"user","content":"arena"}]]}
+{"image":)" + bytes + R"(,"question":"of TextVQA"}
+{"image":"one.gif","question":"a path"}
+{"image":{"bytes":null,"path":"one.gif"},"question":"a path in an object"}
+{"image":{"src":"https://hub.example/one.gif"},"question":"a URL"}
+{"image":null,"images":[],"question":"none"}
+)");
+  const Dataset data = Built(true);
+  ASSERT_EQ(data.sessions.size(), 6U);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(Pictures(data.sessions[i]), std::vector<std::string>{kGifUrl}) << i;
+  }
+  EXPECT_EQ(Pictures(data.sessions[4]), std::vector<std::string>{"https://hub.example/one.gif"});
+  EXPECT_TRUE(Pictures(data.sessions[5]).empty());
+  EXPECT_THAT(data.sessions[0].text, HasSubstr(R"("text":"arena")"));
+
+  Write("rows.jsonl", R"({"image":"other.gif","question":"?"})");
+  EXPECT_THAT(Build(true).status().message(), HasSubstr("rows.jsonl:1: image: its picture"));
+  Write("rows.jsonl", R"({"image":7,"question":"?"})");
+  EXPECT_THAT(Build(true).status().message(), HasSubstr("rows.jsonl:1: image: a picture is"));
+}
+
+TEST_F(DatasetTest, ADataSetOfTheHubIsFoundInItsCache) {
+  options_.name = "hf";
+  options_.oversample = false;
+  options_.hf_cache = dir_ + "/hub";
+  const std::string folder = options_.hf_cache + "/datasets--owner--name";
+  std::filesystem::create_directories(folder + "/snapshots/abc/data");
+  std::filesystem::create_directories(folder + "/refs");
+  std::ofstream(folder + "/refs/main") << "abc";
+  std::ofstream(folder + "/snapshots/abc/data/train.parquet") << "PAR1";
+  options_.path = "owner/name";
+  const std::string lines = folder + "/snapshots/abc/data/train.jsonl";
+  EXPECT_THAT(Build().status().message(), HasSubstr("open('" + lines + "', 'w')"));
+  std::ofstream(lines) << R"({"question":"asked"})";
+  EXPECT_EQ(Prompt(Built().sessions.at(0)), "asked");
+  options_.path = "owner/other";
+  EXPECT_THAT(Build().status().message(), HasSubstr("in the cache of Hugging Face"));
+}
+
+TEST_F(DatasetTest, CustomLinesWithPicturesOfFiles) {
+  options_.name = "custom_mm";
+  options_.shuffle = options_.oversample = false;
+  std::ofstream(dir_ + "/one.gif", std::ios::binary) << std::string("GIF89a\0\0\0", 9);
+  Write("c.jsonl", R"({"prompt":"two","image_files":["one.gif",")" + dir_ + R"(/one.gif"]}
+{"prompt":"none"})");
+  const Dataset data = Built(true);
+  EXPECT_EQ(Pictures(data.sessions[0]), (std::vector<std::string>{kGifUrl, kGifUrl}));
+  EXPECT_EQ(data.sessions[1].text, R"({"role":"user","content":"none"})");
+  Write("c.jsonl", R"({"prompt":"two","image_files":["c.jsonl"]})");
+  EXPECT_THAT(Build(true).status().message(), HasSubstr("c.jsonl:1: image_files: its picture"));
+}
+
+TEST_F(DatasetTest, DrawnPicturesHaveTheSizesAskedFor) {
+  options_.name = "random-mm";
+  options_.random_input = 10;
+  options_.pictures_max = 3;
+  options_.picture_sizes = {{.height = 9, .width = 31, .share = 0.75},
+                            {.height = 40, .width = 8, .share = 0.25}};
+  const Dataset data = Built(true);
+  ASSERT_EQ(data.sessions.size(), 20U);
+  size_t wide = 0, all = 0, with_three = 0;
+  for (const BenchSession& session : data.sessions) {
+    EXPECT_EQ(session.turns[0].prompt_tokens, 10);
+    const std::vector<std::string> urls = Pictures(session);
+    EXPECT_LE(urls.size(), 3U);
+    with_three += urls.size() == 3 ? 1 : 0;
+    for (const std::string& url : urls) {
+      std::string bytes;
+      ASSERT_TRUE(DecodeBase64(std::string_view(url).substr(url.find(',') + 1), bytes));
+      EXPECT_TRUE(url.starts_with("data:image/jpeg;base64,"));
+      const Result<Rgb> picture = DecodePicture(bytes);
+      ASSERT_TRUE(picture.ok()) << picture.status().message();
+      const bool is_wide = picture.value().width == 31;
+      EXPECT_EQ(picture.value().height, is_wide ? 9 : 40);
+      wide += is_wide ? 1 : 0;
+      ++all;
+    }
+  }
+  EXPECT_GT(with_three, 0U);
+  EXPECT_GT(wide, all / 2);
+  EXPECT_LT(wide, all);
+  EXPECT_EQ(Built(true).sessions[7].text, data.sessions[7].text);
+  EXPECT_NE(data.sessions[6].text, data.sessions[7].text);
+  options_.picture_sizes = {{.height = 16000, .width = 16000, .share = 1}};
+  EXPECT_THAT(Build(true).status().message(), HasSubstr("GiB of memory; fewer --num-prompts"));
 }
 
 TEST_F(DatasetTest, AgentSessionsGrowAndShareTheirBeginning) {

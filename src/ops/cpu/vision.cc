@@ -192,19 +192,23 @@ void Rotate(const VisionBlockArgs& args,
             int64_t begin,
             int64_t count,
             float* values) {
-  const int64_t hidden = args.x.dim(1), size = hidden / args.heads;
+  const int64_t size = VisionHeadSize(args), width = args.heads * size;
   const float* cos[] = {args.cos.row<const float>(place.column),
                         args.cos.row<const float>(place.row)};
   const float* sin[] = {args.sin.row<const float>(place.column),
                         args.sin.row<const float>(place.row)};
   int64_t pair = begin % size / 2;
-  for (int64_t i = 0; i < std::min(count, 2 * hidden - begin); i += 2) {
+  for (int64_t i = 0; i < std::min(count, 2 * width - begin); i += 2) {
     const float c = cos[pair % 2][pair / 2], s = sin[pair % 2][pair / 2];
     const float a = values[i], b = values[i + 1];
     values[i] = a * c - b * s;
     values[i + 1] = a * s + b * c;
     if (++pair == size / 2) pair = 0;
   }
+}
+
+void Clear(const TensorView& x) {
+  std::fill_n(x.as<float>(), x.num_elements(), 0.0f);
 }
 
 // x += rows * W^T + bias, for the rows of a chunk.
@@ -231,42 +235,98 @@ void StoreColumns(const Kernels& kernels,
   StoreRow(kernels, to, out.dtype, values, count);
 }
 
+// What the heads of all patches attend to, in the first columns of what is returned. `normed` has
+// room for a chunk of rows.
+TensorView Attended(const OpContext& ctx,
+                    const VisionBlockArgs& args,
+                    DType act,
+                    const TensorView& normed) {
+  const PatchPlaces places(args.grids);
+  const int64_t total = places.count();
+  const TensorView qkv = Rows(ctx, act, total, args.qkv.matrix.n);
+  const RowProduct product(ctx, act, args.qkv.matrix, normed.dim(0));
+  ForChunks(total, [&](int64_t first, int64_t count) {
+    NormRows(ctx, normed, args.x.rows(first, count), args.attention_norm);
+    product.Run(SourceOf(normed), count,
+                [&](int64_t i, int64_t begin, int64_t columns, float* values) {
+                  product.kernels().add_scaled(values, 1, BiasAt(args.qkv, begin), columns);
+                  Rotate(args, places.at(first + i), begin, columns, values);
+                  StoreColumns(product.kernels(), qkv, first + i, begin, values, columns);
+                });
+  });
+  PictureAttention(ctx, qkv, args.grids, args.heads);
+  return qkv;
+}
+
+// The half behind attention, a chunk of rows at a time.
+class Mlp {
+ public:
+  Mlp(const OpContext& ctx, const VisionBlockArgs& args, DType act, const TensorView& normed)
+      : ctx_(ctx),
+        args_(args),
+        normed_(normed),
+        middle_(Rows(ctx, act, normed.dim(0), args.up.matrix.n)),
+        up_(ctx, act, args.up.matrix, normed.dim(0)),
+        down_(ctx, act, args.down.matrix, normed.dim(0)) {}
+
+  void Run(const TensorView& x) const {
+    NormRows(ctx_, normed_, x, args_.mlp_norm);
+    up_.Run(SourceOf(normed_), x.dim(0),
+            [&](int64_t i, int64_t begin, int64_t columns, float* values) {
+              up_.kernels().add_scaled(values, 1, BiasAt(args_.up, begin), columns);
+              up_.kernels().gelu_tanh(values, values, columns);
+              StoreColumns(up_.kernels(), middle_, i, begin, values, columns);
+            });
+    if (args_.replaces) Clear(x);
+    AddProduct(down_, x, middle_, args_.down);
+  }
+
+ private:
+  const OpContext& ctx_;
+  const VisionBlockArgs& args_;
+  const TensorView normed_, middle_;
+  const RowProduct up_, down_;
+};
+
 void VisionBlock(const OpContext& ctx, const VisionBlockArgs& args, DType act) {
   CheckVisionBlock(args);
-  const PatchPlaces places(args.grids);
-  const int64_t total = places.count(), hidden = args.x.dim(1);
+  BT_CHECK(!args.replaces);
+  const int64_t total = args.x.dim(0);
   if (total == 0) return;
   const int64_t chunk = std::min(kRows, total);
-  const TensorView qkv = Rows(ctx, act, total, 3 * hidden);
-  const TensorView normed = Rows(ctx, act, chunk, hidden);
-  {
-    const RowProduct product(ctx, act, args.qkv.matrix, chunk);
-    ForChunks(total, [&](int64_t first, int64_t count) {
-      NormRows(ctx, normed, args.x.rows(first, count), args.attention_norm);
-      product.Run(SourceOf(normed), count,
-                  [&](int64_t i, int64_t begin, int64_t columns, float* values) {
-                    product.kernels().add_scaled(values, 1, BiasAt(args.qkv, begin), columns);
-                    Rotate(args, places.at(first + i), begin, columns, values);
-                    StoreColumns(product.kernels(), qkv, first + i, begin, values, columns);
-                  });
-    });
-  }
-  PictureAttention(ctx, qkv, args.grids, args.heads);
-
-  const TensorView middle = Rows(ctx, act, chunk, args.up.matrix.n);
-  const RowProduct o(ctx, act, args.o.matrix, chunk), up(ctx, act, args.up.matrix, chunk),
-      down(ctx, act, args.down.matrix, chunk);
+  const TensorView normed = Rows(ctx, act, chunk, args.x.dim(1));
+  const TensorView qkv = Attended(ctx, args, act, normed);
+  const RowProduct o(ctx, act, args.o.matrix, chunk);
+  const Mlp mlp(ctx, args, act, normed);
   ForChunks(total, [&](int64_t first, int64_t count) {
     const TensorView x = args.x.rows(first, count);
-    AddProduct(o, x, qkv.rows(first, count).columns(0, hidden), args.o);
-    NormRows(ctx, normed, x, args.mlp_norm);
-    up.Run(SourceOf(normed), count, [&](int64_t i, int64_t begin, int64_t columns, float* values) {
-      up.kernels().add_scaled(values, 1, BiasAt(args.up, begin), columns);
-      up.kernels().gelu_tanh(values, values, columns);
-      StoreColumns(up.kernels(), middle, i, begin, values, columns);
-    });
-    AddProduct(down, x, middle, args.down);
+    AddProduct(o, x, qkv.rows(first, count).columns(0, args.o.matrix.k), args.o);
+    mlp.Run(x);
   });
+}
+
+void AttentionPart(const OpContext& ctx, const VisionBlockArgs& args, DType act) {
+  CheckVisionBlock(args);
+  const int64_t total = args.x.dim(0);
+  if (total == 0) return;
+  const int64_t chunk = std::min(kRows, total);
+  const TensorView normed = Rows(ctx, act, chunk, args.x.dim(1));
+  const TensorView qkv = Attended(ctx, args, act, normed);
+  if (args.replaces) Clear(args.x);
+  const RowProduct o(ctx, act, args.o.matrix, chunk);
+  ForChunks(total, [&](int64_t first, int64_t count) {
+    AddProduct(o, args.x.rows(first, count), qkv.rows(first, count).columns(0, args.o.matrix.k),
+               args.o);
+  });
+}
+
+void MlpPart(const OpContext& ctx, const VisionBlockArgs& args, DType act) {
+  CheckVisionBlock(args);
+  const int64_t total = args.x.dim(0);
+  if (total == 0) return;
+  const TensorView normed = Rows(ctx, act, std::min(kRows, total), args.x.dim(1));
+  const Mlp mlp(ctx, args, act, normed);
+  ForChunks(total, [&](int64_t first, int64_t count) { mlp.Run(args.x.rows(first, count)); });
 }
 
 // ---- projector ----
@@ -370,6 +430,9 @@ constexpr VisionOps kVisionOps = {
                 const VisionBlockArgs& args) { VisionBlock(ctx, args, kAct); },
     .project = [](const OpContext& ctx,
                   const ProjectPicturesArgs& args) { ProjectPictures(ctx, args, kAct); },
+    .attention_part = [](const OpContext& ctx,
+                         const VisionBlockArgs& args) { AttentionPart(ctx, args, kAct); },
+    .mlp_part = [](const OpContext& ctx, const VisionBlockArgs& args) { MlpPart(ctx, args, kAct); },
     .scratch_bytes = [](const VisionWidths& widths,
                         int64_t patches,
                         int threads) { return ScratchBytes(kAct, widths, patches, threads); }};

@@ -108,18 +108,38 @@ class Model {
                            int64_t first,
                            std::span<const PictureGrid> grids) const {
     const Tensor x = Stream(first, grids);
-    const bool reference = IsReference(ops);
-    ops.block(ctx, {.x = x.view,
-                    .attention_norm = attention_norm_.Get(),
-                    .mlp_norm = mlp_norm_.Get(),
-                    .qkv = qkv_.Get(reference),
-                    .o = o_.Get(reference),
-                    .up = up_.Get(reference),
-                    .down = down_.Get(reference),
-                    .cos = cos_.view,
-                    .sin = sin_.view,
-                    .grids = grids,
-                    .heads = static_cast<int32_t>(d_.heads)});
+    ops.block(ctx, BlockArgs(ops, x, grids));
+    return x.values();
+  }
+  // The halves, of a rank that has all heads but is not the one that adds.
+  std::vector<float> AttentionPart(const VisionOps& ops,
+                                   const OpContext& ctx,
+                                   int64_t first,
+                                   std::span<const PictureGrid> grids) const {
+    const Tensor x = Stream(first, grids);
+    VisionBlockArgs args = BlockArgs(ops, x, grids);
+    args.replaces = true;
+    ops.attention_part(ctx, args);
+    return x.values();
+  }
+  std::vector<float> MlpPart(const VisionOps& ops,
+                             const OpContext& ctx,
+                             int64_t first,
+                             std::span<const PictureGrid> grids) const {
+    const Tensor x = Stream(first, grids);
+    VisionBlockArgs args = BlockArgs(ops, x, grids);
+    args.replaces = true;
+    ops.mlp_part(ctx, args);
+    return x.values();
+  }
+  std::vector<float> BothParts(const VisionOps& ops,
+                               Context& context,
+                               std::span<const PictureGrid> grids) const {
+    const Tensor x = Stream(0, grids);
+    const VisionBlockArgs args = BlockArgs(ops, x, grids);
+    ops.attention_part(context.get(), args);
+    context.scratch.Reset();
+    ops.mlp_part(context.get(), args);
     return x.values();
   }
   std::vector<float> Project(const VisionOps& ops,
@@ -152,6 +172,22 @@ class Model {
 
  private:
   static bool IsReference(const VisionOps& ops) { return &ops == &ReferenceVisionOps(); }
+  VisionBlockArgs BlockArgs(const VisionOps& ops,
+                            const Tensor& x,
+                            std::span<const PictureGrid> grids) const {
+    const bool reference = IsReference(ops);
+    return {.x = x.view,
+            .attention_norm = attention_norm_.Get(),
+            .mlp_norm = mlp_norm_.Get(),
+            .qkv = qkv_.Get(reference),
+            .o = o_.Get(reference),
+            .up = up_.Get(reference),
+            .down = down_.Get(reference),
+            .cos = cos_.view,
+            .sin = sin_.view,
+            .grids = grids,
+            .heads = static_cast<int32_t>(d_.heads)};
+  }
   // A residual stream of patches [first, ...) of a longer one.
   Tensor Stream(int64_t first, std::span<const PictureGrid> grids) const {
     const Tensor all = Random(31, DType::kF32, {Patches(kGrids), d_.hidden}, 1);
@@ -174,7 +210,11 @@ using Operation = std::vector<float> (Model::*)(const VisionOps&,
                                                 int64_t,
                                                 std::span<const PictureGrid>) const;
 constexpr std::pair<const char*, Operation> kOperations[] = {
-    {"embed", &Model::Embed}, {"block", &Model::Block}, {"project", &Model::Project}};
+    {"embed", &Model::Embed},
+    {"block", &Model::Block},
+    {"attention_part", &Model::AttentionPart},
+    {"mlp_part", &Model::MlpPart},
+    {"project", &Model::Project}};
 
 TEST(VisionOpsTest, AgreeWithTheReference) {
   for (const Dims& dims : kDims) {
@@ -191,6 +231,17 @@ TEST(VisionOpsTest, AgreeWithTheReference) {
               << NameOf(stored);
         }
       }
+    }
+  }
+}
+
+TEST(VisionOpsTest, ThePartsOfAllHeadsAreTheBlock) {
+  for (const Dims& dims : kDims) {
+    for (const DType act : {DType::kBf16, DType::kF32}) {
+      const Model model(dims, act);
+      Context context(3), other(3);
+      EXPECT_EQ(model.BothParts(CpuVisionOps(act), context, kGrids),
+                model.Block(CpuVisionOps(act), other.get(), 0, kGrids));
     }
   }
 }

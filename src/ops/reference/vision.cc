@@ -122,9 +122,8 @@ void EmbedPatches(const OpContext&, const EmbedPatchesArgs& args) {
 }
 
 void Rotate(const VisionBlockArgs& args, Row& qkv, int64_t row, int64_t column) {
-  const auto hidden = std::ssize(qkv) / 3;
-  const int64_t size = hidden / args.heads;
-  for (int64_t at = 0; at < 2 * hidden; at += 2) {
+  const int64_t size = VisionHeadSize(args);
+  for (int64_t at = 0; at < 2 * args.heads * size; at += 2) {
     const int64_t pair = at % size / 2;
     const int64_t coordinate = pair % 2 == 0 ? column : row;
     const double cos = double{Load(args.cos, coordinate, pair / 2)};
@@ -143,10 +142,10 @@ void Attend(const std::vector<Row>& qkv,
             int64_t head,
             int64_t size,
             Row& out) {
-  const int64_t hidden = std::ssize(qkv[0]) / 3;
+  const int64_t width = std::ssize(qkv[0]) / 3;
   Row scores;
   for (int64_t key = first; key < first + count; ++key) {
-    scores.push_back(Dot(&qkv[patch][head * size], &qkv[key][hidden + head * size], size) /
+    scores.push_back(Dot(&qkv[patch][head * size], &qkv[key][width + head * size], size) /
                      std::sqrt(static_cast<double>(size)));
   }
   const double highest = *std::max_element(scores.begin(), scores.end());
@@ -154,14 +153,20 @@ void Attend(const std::vector<Row>& qkv,
   for (double& score : scores) sum += score = std::exp(score - highest);
   for (int64_t key = 0; key < count; ++key) {
     const double weight = scores[key] / sum;
-    const double* value = &qkv[first + key][2 * hidden + head * size];
+    const double* value = &qkv[first + key][2 * width + head * size];
     for (int64_t d = 0; d < size; ++d) out[head * size + d] += weight * value[d];
   }
 }
 
-void VisionBlock(const OpContext&, const VisionBlockArgs& args) {
+// Adds what a row of x becomes to it, or puts it in its place.
+void Take(const VisionBlockArgs& args, int64_t row, const Row& values) {
+  if (!args.replaces) return AddTo(args.x, row, values);
+  for (int64_t i = 0; i < args.x.dim(1); ++i) Store(args.x, row, i, values[i]);
+}
+
+void AttentionPart(const OpContext&, const VisionBlockArgs& args) {
   CheckVisionBlock(args);
-  const int64_t hidden = args.x.dim(1);
+  const int64_t size = VisionHeadSize(args);
   std::vector<Row> qkv;
   ForPatches(
       args.grids, [&](int64_t patch, const PictureGrid&, int64_t, int64_t, int64_t r, int64_t c) {
@@ -170,15 +175,27 @@ void VisionBlock(const OpContext&, const VisionBlockArgs& args) {
       });
   ForPatches(args.grids,
              [&](int64_t patch, const PictureGrid& grid, int64_t first, int64_t, int64_t, int64_t) {
-               Row attended(static_cast<size_t>(hidden));
+               Row attended(static_cast<size_t>(args.heads * size));
                for (int64_t head = 0; head < args.heads; ++head) {
-                 Attend(qkv, patch, first, grid.patches(), head, hidden / args.heads, attended);
+                 Attend(qkv, patch, first, grid.patches(), head, size, attended);
                }
-               AddTo(args.x, patch, Product(attended, args.o));
-               Row middle = Product(LayerNorm(RowOf(args.x, patch), args.mlp_norm), args.up);
-               for (double& v : middle) v = GeluTanh(v);
-               AddTo(args.x, patch, Product(middle, args.down));
+               Take(args, patch, Product(attended, args.o));
              });
+}
+
+void MlpPart(const OpContext&, const VisionBlockArgs& args) {
+  CheckVisionBlock(args);
+  for (int64_t patch = 0; patch < args.x.dim(0); ++patch) {
+    Row middle = Product(LayerNorm(RowOf(args.x, patch), args.mlp_norm), args.up);
+    for (double& v : middle) v = GeluTanh(v);
+    Take(args, patch, Product(middle, args.down));
+  }
+}
+
+void VisionBlock(const OpContext& context, const VisionBlockArgs& args) {
+  BT_CHECK(!args.replaces);
+  AttentionPart(context, args);
+  MlpPart(context, args);
 }
 
 void ProjectPictures(const OpContext&, const ProjectPicturesArgs& args) {
@@ -220,6 +237,8 @@ const VisionOps& ReferenceVisionOps() {
       .embed = reference::EmbedPatches,
       .block = reference::VisionBlock,
       .project = reference::ProjectPictures,
+      .attention_part = reference::AttentionPart,
+      .mlp_part = reference::MlpPart,
       .scratch_bytes = [](const VisionWidths&, int64_t, int) { return int64_t{0}; }};
   return kOps;
 }

@@ -257,8 +257,11 @@ void MockExecutor::Encode(const PlannedEncode& encode) {
   batch_.layers += encode.layers;
   if (batch_.layers > picture_layers_) return Violate("more layers are computed than there are");
   const bool done = batch_.layers == picture_layers_;
-  auto at = static_cast<size_t>(batch_.place);
   for (const EncodedPicture& picture : batch_.pictures) {
+    auto at = static_cast<size_t>(picture.place);
+    if (picture.rank < 0 || picture.rank >= picture_ranks_) {
+      return Violate("a rank encodes that is not there");
+    }
     PictureName name{};
     std::ranges::copy(picture.pixels.str(), name.begin());
     for (int32_t row = 0; row < picture.rows * picture.columns / 4; ++row) {

@@ -48,9 +48,10 @@ class MockExecutor {
 
   // The pictures of a request, and the layers of their encoder. The pixels are the name's bytes.
   void Expect(RequestId id, std::vector<RequestPicture> pictures) { expected_[id] = pictures; }
-  void HasPictures(int32_t rows, int32_t layers) {
+  void HasPictures(int32_t rows, int32_t layers, int32_t ranks) {
     picture_memory_.resize(static_cast<size_t>(rows));
     picture_layers_ = layers;
+    picture_ranks_ = ranks;
   }
 
   StepResult Run(const StepPlan& plan);
@@ -91,7 +92,7 @@ class MockExecutor {
   FixedForms fixed_;
   std::unordered_map<RequestId, std::vector<RequestPicture>> expected_;
   std::vector<uint64_t> picture_memory_;
-  int32_t picture_layers_ = 0;
+  int32_t picture_layers_ = 0, picture_ranks_ = 1;
   PlannedEncode batch_;  // on its way, with the layers done
   std::mt19937_64 random_;
   std::string violation_;

@@ -76,6 +76,8 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
     config_.picture_rows = Between(20, 200);
     config_.picture_layers = Between(1, 6);
     config_.picture_patches_max = 4 * Between(20, 300);
+    config_.picture_ranks = Between(1, 3);
+    config_.picture_patches_shared = 4 * Between(0, 200);
     const auto most = std::min<int64_t>(config_.picture_rows, config_.picture_patches_max / 4);
     for (int i = 0; i < 8; ++i) {
       RequestPicture& picture = pictures_.emplace_back();
@@ -94,7 +96,7 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
                          .prompt_logprob_rows_max = config_.prompt_logprob_rows_max};
   executor_ =
       std::make_unique<MockExecutor>(config_.num_blocks, config_.max_num_seqs, fixed, random_());
-  executor_->HasPictures(config_.picture_rows, config_.picture_layers);
+  executor_->HasPictures(config_.picture_rows, config_.picture_layers, config_.picture_ranks);
   for (int i = 0; i < 4; ++i) {
     auto& prefix = prefixes_.emplace_back(Between(1, prompt_max_));
     for (TokenId& token : prefix) token = Between(0, kVocab - 1);

@@ -2,6 +2,7 @@
 import { ApiError, copyButton, key, make, request, setKey } from "./api.js";
 import { body, startChat } from "./chat.js";
 import { curl, javascript, python } from "./code.js";
+import { drafted, setLimits } from "./pictures.js";
 import { pollErrors, pollInfo, pollMetrics } from "./state.js";
 
 const $ = (id) => document.getElementById(id);
@@ -31,7 +32,7 @@ function showCode() {
   const base = new URL(".", document.baseURI).href;
   let asked;
   try {
-    asked = body($("draft").value.trim());
+    asked = body($("draft").value.trim(), drafted());
   } catch (error) {
     return $("code").replaceChildren(make("p", { class: "error" }, error.message));
   }
@@ -41,6 +42,9 @@ function showCode() {
     const text = write(asked, base, keys);
     return make("section", {}, make("h2", {}, name, copyButton(() => text)), make("pre", { tabindex: "0", "aria-label": name }, make("code", {}, text)));
   }));
+  if (asked.messages.some((message) => Array.isArray(message.content))) {
+    $("code").append(make("p", { class: "quiet" }, "Pictures are read from files of their names in the present folder."));
+  }
   if (keys) $("code").append(make("p", { class: "quiet" }, "The key is read from the environment variable BALTORO_API_KEY."));
 }
 
@@ -79,6 +83,7 @@ async function poll(all = false) {
     await pollMetrics(server);
     if (fifth) {
       const info = await pollInfo();
+      setLimits(info.pictures);
       setHealth(info.status, info.status !== "serving");
       if (server) await pollErrors();
     }

@@ -1,11 +1,13 @@
 // The conversation: what was said, how it is asked for, how an answer is drawn while it comes.
 import { ApiError, copyButton, events, make, request } from "./api.js";
 import { Markdown } from "./markdown.js";
+import { drafted, putBack, settled, shownOf, startPictures, takePictures } from "./pictures.js";
 
 const $ = (id) => document.getElementById(id);
 const messages = [];  // as the API takes them
 let running = null;   // the AbortController of an answer under way
 let last = null;      // the newest answer: its article, and whether it is among the messages
+let question = null;  // the newest question: its article, text and pictures
 
 const exampleTool = [{
   type: "function",
@@ -31,12 +33,19 @@ function tools() {
   return list;
 }
 
+const isPicture = (part) => part.type === "image_url";
+
+// A message's content. Pictures go first, so that another question about the same ones begins as this one does.
+function content(text, pictures) {
+  return pictures.length ? [...pictures, ...(text ? [{ type: "text", text }] : [])] : text;
+}
+
 // The body of the next request, with what is typed or without. Throws where the tools are no list of JSON.
-export function body(draft = "") {
+export function body(draft = "", pictures = []) {
   const out = { model: $("name").value, messages: [] };
   if ($("system").value.trim()) out.messages.push({ role: "system", content: $("system").value });
   out.messages.push(...messages);
-  if (draft) out.messages.push({ role: "user", content: draft });
+  if (draft || pictures.length) out.messages.push({ role: "user", content: content(draft, pictures) });
   for (const [id, field] of [["temperature", "temperature"], ["top-p", "top_p"], ["max-tokens", "max_tokens"]]) {
     if ($(id).value !== "") out[field] = Number($(id).value);
   }
@@ -184,6 +193,7 @@ function setRunning(controller) {
 async function answer() {
   const asked = { ...body(), stream: true, stream_options: { include_usage: true } };
   last?.drawing.again?.remove();
+  last?.drawing.edit?.remove();
   const controller = new AbortController();
   setRunning(controller);
   $("said").textContent = "The model is answering.";
@@ -220,6 +230,11 @@ async function answer() {
     last.kept = true;
   }
   drawing.end(why, usage);
+  if (why === "error" && !last.kept && question && messages.at(-1)?.role === "user") {
+    drawing.edit = make("button", { type: "button", class: "small" }, "Edit the question");
+    drawing.edit.addEventListener("click", edit);
+    drawing.again.before(drawing.edit);
+  }
   if (drawing.message.tool_calls) askResults(drawing);
   const called = drawing.calls.map((call) => call.value.function.name).join(", ");
   $("said").textContent = [drawing.message.content.slice(0, 4000), called && `Calls ${called}`, why === "stop" ? "" : why].filter(Boolean).join(". ");
@@ -246,11 +261,27 @@ function regenerate() {
   answer();
 }
 
-function ask() {
+// Takes back a question that got no answer, as one with a picture that the server refuses never would.
+function edit() {
+  if (!ready()) return;
+  messages.pop();
+  last.drawing.article.remove();
+  question.article.remove();
+  $("draft").value = [question.text, $("draft").value].filter(Boolean).join("\n");
+  putBack(question.pictures);
+  last = question = null;
+  $("draft").focus();
+}
+
+async function ask() {
+  await settled();  // files that were chosen are part of the question
   const text = $("draft").value.trim();
-  if (!text || !ready()) return;
-  messages.push({ role: "user", content: text });
-  $("log").append(make("article", { class: "user" }, text));
+  if (!(text || drafted().length) || !ready()) return;
+  const pictures = takePictures();
+  messages.push({ role: "user", content: content(text, pictures) });
+  const shown = pictures.length ? [make("div", { class: "pictures" }, ...shownOf(pictures))] : [];
+  question = { text, pictures, article: make("article", { class: "user" }, ...shown, text) };
+  $("log").append(question.article);
   $("draft").value = "";
   answer();
 }
@@ -258,7 +289,7 @@ function ask() {
 function fresh() {
   running?.abort();
   messages.length = 0;
-  last = null;
+  last = question = null;
   $("log").replaceChildren();
   $("said").textContent = "";
   $("draft").focus();
@@ -266,6 +297,7 @@ function fresh() {
 
 export function startChat() {
   $("parameters").open = innerWidth > 800;
+  startPictures(() => messages.flatMap((message) => (Array.isArray(message.content) ? message.content.filter(isPicture) : [])));
   $("ask").addEventListener("submit", (event) => {
     event.preventDefault();
     ask();

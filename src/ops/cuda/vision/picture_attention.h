@@ -11,12 +11,13 @@
 
 #include "ops/context.h"
 #include "ops/cuda/vision/picture_places.h"
+#include "ops/gpu_vision.h"
 #include "tensor/tensor_view.h"
 
 namespace baltoro::cuda {
 
 inline constexpr int32_t kPictureQueries = 128;  // of a tile
-inline constexpr int32_t kPictureHeadMax = 72;   // width of a head; a multiple of 8
+inline constexpr int32_t kPictureHeadMax = gpu_vision::kHeadMax;
 
 struct PictureAttentionArgs {
   TensorView out;     // [N, H] bf16, written

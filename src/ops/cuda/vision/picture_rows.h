@@ -4,11 +4,12 @@
 
 #include "ops/context.h"
 #include "ops/cuda/vision/picture_places.h"
+#include "ops/gpu_vision.h"
 #include "ops/vision.h"
 
 namespace baltoro::cuda {
 
-inline constexpr int64_t kPictureWidthMax = 2048;  // of rows that are normalised; multiples of 4
+inline constexpr int64_t kPictureWidthMax = gpu_vision::kWidthMax;
 
 // out [N, width] bf16 = norm of x [N, width] f32.
 void PictureNorm(const OpContext& ctx, TensorView out, TensorView x, const LayerNormWeights& norm);

@@ -15,21 +15,19 @@
 #include "ops/cuda/vision/picture_attention.h"
 #include "ops/cuda/vision/picture_product.h"
 #include "ops/cuda/vision/picture_rows.h"
+#include "ops/gpu_vision.h"
 
 namespace baltoro::cuda {
 namespace {
 
-constexpr int64_t kAlignment = 256;  // of an arena
-constexpr int64_t kRowTile = 128;    // of a product
-constexpr int64_t kRowStep = 8;  // elements: rows that the copy engine reads are 16-byte aligned
+using gpu_vision::kRowStep;
+using gpu_vision::MiddleRows;
+using gpu_vision::RoundUp;
+using gpu_vision::RowsBytes;
+using gpu_vision::WideBytes;
 
-int64_t RoundUp(int64_t value, int64_t step) {
-  return (value + step - 1) / step * step;
-}
-
-int64_t RowsBytes(int64_t rows, int64_t width) {
-  return RoundUp(rows * RoundUp(width, kRowStep) * 2, kAlignment);
-}
+static_assert(sizeof(PicturePlace) == gpu_vision::kPlaceBytes);
+static_assert(sizeof(AttentionTile) == gpu_vision::kTileBytes);
 
 // [rows, width] bf16 at `data`.
 TensorView RowsAt(void* data, int64_t rows, int64_t width) {
@@ -50,25 +48,6 @@ TensorView Aligned(const OpContext& ctx, const PackedMatrix& w) {
   const TensorView copy = Rows(ctx, w.n, w.k);
   CopyMatrix(ctx, copy, w);
   return copy;
-}
-int64_t AlignedBytes(int64_t n, int64_t k) {
-  return k % kRowStep == 0 ? 0 : RowsBytes(n, k);
-}
-
-int64_t PlacesBytes(int64_t patches) {
-  return RoundUp(patches * int64_t{sizeof(uint32_t)}, kAlignment);
-}
-
-// Queries, keys and values of a block, [N, 2 H] and [H, N]; later what is between the two products
-// of the MLP, for as many rows at once as have room there.
-int64_t WideBytes(int64_t patches, int64_t hidden, int64_t intermediate) {
-  return std::max(RowsBytes(patches, 2 * hidden) + RowsBytes(hidden, patches),
-                  RowsBytes(std::min(patches, kRowTile), intermediate));
-}
-int64_t MiddleRows(int64_t patches, int64_t hidden, int64_t intermediate) {
-  const int64_t fit =
-      WideBytes(patches, hidden, intermediate) / (RoundUp(intermediate, kRowStep) * 2);
-  return std::min(patches, std::max(fit / kRowTile, int64_t{1}) * kRowTile);
 }
 
 void EmbedPatches(const OpContext& ctx, const EmbedPatchesArgs& args) {
@@ -167,44 +146,14 @@ void ProjectPictures(const OpContext& ctx, const ProjectPicturesArgs& args) {
                        .end = ProductEnd::kStore});
 }
 
-int64_t ScratchBytes(const VisionWidths& w, int64_t patches, int) {
-  // Of a batch of pictures of one patch, the most that there can be.
-  const int64_t places = RoundUp(patches * int64_t{sizeof(PicturePlace)}, kAlignment);
-  const int64_t tiles = RoundUp(patches * int64_t{sizeof(AttentionTile)}, kAlignment);
-  const int64_t embed = AlignedBytes(w.hidden, w.pixels) + RowsBytes(patches, w.pixels) + places;
-  const int64_t block = RowsBytes(patches, w.hidden) +
-                        WideBytes(patches, w.hidden, w.intermediate) + PlacesBytes(patches) +
-                        places + tiles + AlignedBytes(3 * w.hidden, w.hidden) +
-                        AlignedBytes(w.hidden, w.hidden) + AlignedBytes(w.intermediate, w.hidden) +
-                        AlignedBytes(w.hidden, w.intermediate);
-  const int64_t tokens = (patches * w.hidden + w.merged - 1) / w.merged;
-  const int64_t project = RowsBytes(tokens, w.merged) + RowsBytes(tokens, w.projector) + places +
-                          AlignedBytes(w.projector, w.merged) +
-                          AlignedBytes(w.text_hidden, w.projector);
-  return std::max({embed, block, project});
-}
-
-std::string Refuses(const VisionWidths& w) {
-  const int64_t head = w.heads > 0 ? w.hidden / w.heads : 0;
-  if (head % 8 != 0 || head > kPictureHeadMax) {
-    return "heads of " + std::to_string(head) + " elements; a GPU takes multiples of 8 up to " +
-           std::to_string(kPictureHeadMax);
-  }
-  if (w.hidden > kPictureWidthMax) {
-    return "a hidden size of " + std::to_string(w.hidden) + "; a GPU takes " +
-           std::to_string(kPictureWidthMax) + " at most";
-  }
-  return {};
-}
-
 }  // namespace
 
 const VisionOps& CudaVisionOps() {
   static const VisionOps kOps = {.embed = EmbedPatches,
                                  .block = VisionBlock,
                                  .project = ProjectPictures,
-                                 .scratch_bytes = ScratchBytes,
-                                 .refuses = Refuses};
+                                 .scratch_bytes = gpu_vision::ScratchBytes,
+                                 .refuses = gpu_vision::Refuses};
   return kOps;
 }
 

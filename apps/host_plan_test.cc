@@ -1,0 +1,89 @@
+// The memory that `plan` and the start of `serve` count.
+
+#include "host_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/picture_choice.h"
+#include "engine_settings.h"
+#include "flags/serve_options.h"
+
+namespace baltoro {
+namespace {
+
+struct Ran {
+  EngineConfig config;
+  MemoryPlan plan;
+};
+
+Ran PlanOf(std::vector<std::string> args, bool gpu) {
+  args.insert(args.begin(), {"m", "--device", gpu ? "cuda" : "cpu"});
+  const Outcome<ServeOptions> outcome = ParseServe(args, {});
+  const auto& options = std::get<ServeOptions>(outcome);
+  Ran out{.config = MakeEngineConfig(options, "").value(), .plan = {}};
+  std::optional<DeviceSpec> device;
+  if (gpu) device = FindDevice("h200-141g").value();
+  const Result<HostPlan> plan =
+      PlanRun(options, {.described = DescribeModel("Kimi-K2.5").value()}, device, out.config);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  out.plan = plan.value().memory.value();
+  return out;
+}
+
+int64_t BytesOf(const std::vector<PlanItem>& items, const std::string& name) {
+  for (const PlanItem& item : items) {
+    if (item.name == name) return item.bytes;
+  }
+  return 0;
+}
+
+int64_t WithoutCache(const RankPlan& rank) {
+  return TotalBytes(rank.weights) + TotalBytes(rank.arenas);
+}
+
+TEST(HostPlanTest, PicturesTakeWhatTheEngineTakesForThem) {
+  const std::vector<std::string> flags = {
+      "-tp", "2", "-pp", "2", "--mm-processor-cache-gb", "2", "--mm-encoder-tp-mode", "data"};
+  const Ran ran = PlanOf(flags, /*gpu=*/false);
+  const K2Config model = DescribeModel("Kimi-K2.5").value().config;
+  const PictureAnswer pictures = ChoosePictures({.config = ran.config,
+                                                 .model_dir = "",
+                                                 .model = model,
+                                                 .ops = CpuOps(DType::kBf16),
+                                                 .ranks_here = 4})
+                                     .value();
+  const PictureBytes& taken = pictures.choice.value().bytes;
+  const RankPlan& first = ran.plan.stages.front();
+
+  EXPECT_EQ(BytesOf(first.weights, "picture encoder"), taken.weights);
+  EXPECT_EQ(BytesOf(first.arenas, "pictures being encoded"), taken.workspace);
+  EXPECT_EQ(BytesOf(first.arenas, "encoded pictures"), taken.rows);
+  // Of model-family: 471 million numbers, most of them bf16; norms and tables f32.
+  EXPECT_NEAR(static_cast<double>(taken.weights), 471.14e6 * 2, 20e6);
+  EXPECT_NEAR(static_cast<double>(taken.rows), 2.0 * (1 << 30), 1 << 20);
+  EXPECT_EQ(BytesOf(ran.plan.stages.back().weights, "picture encoder"), 0)
+      << "the first stage has it";
+
+  const Ran cut = PlanOf({"-tp", "2", "-pp", "2", "--mm-encoder-tp-mode", "weights"}, false);
+  const auto part =
+      static_cast<double>(BytesOf(cut.plan.stages.front().weights, "picture encoder"));
+  EXPECT_LT(part, 0.6 * static_cast<double>(taken.weights)) << "but for tables and the projector";
+
+  std::vector<std::string> text = flags;
+  text.push_back("--language-model-only");
+  const RankPlan without = PlanOf(text, /*gpu=*/false).plan.stages.front();
+  EXPECT_EQ(WithoutCache(first) - WithoutCache(without), taken.total());
+}
+
+TEST(HostPlanTest, AGpuCountsThemToo) {
+  const RankPlan rank = PlanOf({"-tp", "8"}, /*gpu=*/true).plan.stages.front();
+  EXPECT_GT(BytesOf(rank.weights, "picture encoder"), 0);
+  EXPECT_GT(BytesOf(rank.arenas, "pictures being encoded"), 0);
+}
+
+}  // namespace
+}  // namespace baltoro
