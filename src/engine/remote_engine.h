@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/carried_constraints.h"
+#include "engine/carried_things.h"
 #include "engine/engine.h"
 #include "engine/engine_wire.h"
 #include "engine/frame_connection.h"
@@ -29,6 +29,12 @@ struct RemoteEngineOptions {
   // So long without such a process, and over several starts; 0: never. A start takes what it takes:
   // the time begins when one has ended.
   Seconds give_up_after = 0;
+  // Of the pixels of pictures. What is too much is refused with kResourceExhausted, but for what
+  // one request alone brings.
+  int64_t picture_bytes_max = int64_t{4} << 30;         // in use by open requests
+  int64_t picture_idle_bytes_max = int64_t{256} << 20;  // kept for the next turn of a talk
+  // Of all that the process has not read, likewise.
+  int64_t unsent_bytes_max = int64_t{1} << 30;
 };
 
 class RemoteEngine final : public Engine {
@@ -60,9 +66,10 @@ class RemoteEngine final : public Engine {
   };
   struct OpenRequest {
     int64_t prompt_tokens = 0;
-    uint64_t constraint = 0;  // its name; 0: none
-    int32_t replica = 0;      // of several that share experts
-    bool started = false;     // no longer counts towards the limits of the queue
+    uint64_t constraint = 0;         // its name; 0: none
+    std::vector<uint64_t> pictures;  // their names
+    int32_t replica = 0;             // of several that share experts
+    bool started = false;            // no longer counts towards the limits of the queue
   };
   enum class State { kLoading, kReady, kDown, kStopping };
 
@@ -79,7 +86,14 @@ class RemoteEngine final : public Engine {
   };
   Queue& QueueOf(const OpenRequest& open) { return queues_[static_cast<size_t>(open.replica)]; }
   void LeaveQueue(const OpenRequest& open);
-  Status SendConstraint(const SharedBytes& constraint, uint64_t& name);
+  // What travels apart from a request, in a frame each. Its keys are known before mutex_ is taken.
+  struct Luggage;
+  static Luggage Unpack(Request& request);
+  Status CheckRoom(const Luggage& luggage, size_t payload_bytes) const;
+  std::vector<uint64_t> Carry(CarriedThings& account,
+                              const std::vector<CarriedThing>& things,
+                              const std::vector<SharedBytes>& bytes);
+  void TellDropped(CarriedThings& account);
   void OnReady(const EngineInfo& info);
   void GiveUpLateStarts();
   void OnStep(std::vector<TokenEvent> events);
@@ -123,9 +137,10 @@ class RemoteEngine final : public Engine {
   std::vector<Queue> queues_ = std::vector<Queue>(1);       // of each replica
   std::unordered_map<uint64_t, OpenProfile> profile_asks_;  // of this process, by their numbers
   uint64_t profile_asks_made_ = 0;
-  CarriedConstraints carried_;  // of this process
-  EngineStats stats_;           // of this process
-  EngineStats stats_past_;      // counters of the processes before it
+  CarriedThings constraints_, pictures_;  // of this process
+  uint64_t last_name_ = 0;                // of either
+  EngineStats stats_;                     // of this process
+  EngineStats stats_past_;                // counters of the processes before it
   // Likewise of each of several replicas that share experts.
   std::vector<EngineStats> replica_stats_, replica_past_;
   Seconds heard_at_ = 0, ready_at_ = 0;

@@ -104,7 +104,7 @@ struct StepPlan {
   // among them. Such a plan may be empty: then it is for the others. Empty: there is one replica.
   std::vector<int64_t> group_rows = {};
 
-  bool empty() const { return sequences.empty() && encodes.empty(); }
+  bool empty() const { return sequences.empty() && encodes.empty() && admitted.empty(); }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   std::span<const TokenId> tokens_of(const PlannedSequence& sequence) const {
     return std::span(tokens).subspan(sequence.token_begin, sequence.token_count);
