@@ -159,13 +159,11 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config) {
     config.tuned_config = usual.tuned_config;
   }
   if (kStepsCannotOverlap.holds(facts)) config.async_scheduling = false;
-  if (kOneTensorRank.holds(facts)) {
-    config.enable_expert_parallel = usual.enable_expert_parallel;
-    config.mm_encoder_tp_mode = usual.mm_encoder_tp_mode;
-  }
+  if (kOneExpertRank.holds(facts)) config.enable_expert_parallel = usual.enable_expert_parallel;
+  if (kOneTensorRank.holds(facts)) config.mm_encoder_tp_mode = usual.mm_encoder_tp_mode;
   if (kSlicedExperts.holds(facts)) config.expert_placement = usual.expert_placement;
   if (kRanksExchange.holds(facts)) config.modelled_exchange = usual.modelled_exchange;
-  if (kFollows.holds(facts)) config.target_step_ms = usual.target_step_ms;
+  if (kTimesNoSteps.holds(facts)) config.target_step_ms = usual.target_step_ms;
   if (kNoScales.holds(facts)) {
     config.kv_scale_file = usual.kv_scale_file;
     config.calculate_kv_scales = usual.calculate_kv_scales;
@@ -198,6 +196,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.pipeline_parallel_size = options.pipeline_parallel_size;
   config.decode_context_parallel_size = options.decode_context_parallel_size;
   config.enable_expert_parallel = options.enable_expert_parallel;
+  if (options.replicas.share_experts) config.data_parallel_size = options.replicas.total;
   config.expert_placement = options.expert_placement_strategy;
   BT_RETURN_IF_ERROR(PlaceInReplica(options, config));
   config.max_model_len = options.max_model_len;

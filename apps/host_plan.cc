@@ -200,19 +200,20 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
     return InvalidArgument(fmt::format("{}", fmt::join(judged.refusals, "\n")));
   }
   HostPlan out{.notices = judged.notices};
-  if (options.replicas.here > 1) {
+  const int32_t apart = options.replicas.share_experts ? 1 : options.replicas.here;
+  if (apart > 1) {
     out.notices.push_back(fmt::format(
-        "--data-parallel-size: {} replicas are here, and the plan is that of one of them",
-        options.replicas.here));
+        "--data-parallel-size: {} replicas are here, and the plan is that of one of them", apart));
   }
   if (backend.gpu) {
     out.notices.insert(out.notices.end(), options.graphs.notices.begin(),
                        options.graphs.notices.end());
   }
   SettleForRun(facts, config);
-  if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config, options.replicas.here));
+  BT_RETURN_IF_ERROR(CheckExpertGroup(LayoutOf(config), backend.gpu.has_value()));
+  if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config, apart));
   BT_ASSIGN_OR_RETURN(out.memory, PlanHost(model, config, backend, /*here=*/!gpu,
-                                           options.gpu_memory_utilization, options.replicas.here));
+                                           options.gpu_memory_utilization, apart));
   if (!Fits(*out.memory)) out.misfit = Misfit(*out.memory, gpu ? "cuda" : options.device);
   return out;
 }

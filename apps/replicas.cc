@@ -10,6 +10,7 @@
 #include "base/cpu_topology.h"
 #include "engine/engine_process.h"
 #include "route/replica_group.h"
+#include "route/shared_engine.h"
 
 namespace baltoro {
 
@@ -34,6 +35,28 @@ Result<std::string> DevicesOfReplica(const char* visible, int32_t index, int32_t
   return out;
 }
 
+namespace {
+
+// Replicas that share experts: one process, in which each has a number of its own.
+Result<std::unique_ptr<Engine>> StartExpertGroup(const EngineConfig& config,
+                                                 const EngineProcess& process,
+                                                 const EventSink& sink,
+                                                 const LoadProgress& progress) {
+  const int32_t replicas = config.data_parallel_size;
+  BT_ASSIGN_OR_RETURN(const std::shared_ptr<SharedEngine> shared,
+                      SharedEngine::Start(replicas, [&](EventSink of_all) {
+                        return StartEngineProcess(config, process, std::move(of_all), progress);
+                      }));
+  return ReplicaGroup::Start(
+      replicas,
+      [&](int32_t replica, EventSink of_replica) -> Result<std::unique_ptr<Engine>> {
+        return SharedEngine::Member(shared, replica, std::move(of_replica));
+      },
+      sink);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Engine>> StartReplicas(const ReplicaOptions& replicas,
                                               const EngineConfig& config,
                                               const std::string& program,
@@ -41,6 +64,7 @@ Result<std::unique_ptr<Engine>> StartReplicas(const ReplicaOptions& replicas,
                                               const EventSink& sink,
                                               const LoadProgress& progress) {
   EngineProcess process{.program = program, .restart_timeout = restart_timeout};
+  if (config.data_parallel_size > 1) return StartExpertGroup(config, process, sink, progress);
   if (replicas.here == 1) return StartEngineProcess(config, process, sink, progress);
   EngineConfig shared = config;
   const bool cpu = config.device == "cpu" || config.load_format == "stand-in";

@@ -1,6 +1,7 @@
 #pragma once
 
-// The replicas of one server: an engine process for each, with GPUs or cores of its own.
+// The replicas of one server: an engine process for each, with GPUs or cores of its own; one for
+// all that share experts.
 
 #include <memory>
 #include <string>

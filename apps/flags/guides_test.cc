@@ -176,7 +176,11 @@ void ExpectServe(const Case& each, const std::string& text, const CaseList& list
   EXPECT_EQ(each.waits, std::set<std::string>()) << "nothing is refused any more";
   const auto& options = std::get<ServeOptions>(command);
   Args lines = JudgeRun(options.open_flags, {.tensor = options.tensor_parallel_size,
-                                             .pipeline = options.pipeline_parallel_size})
+                                             .pipeline = options.pipeline_parallel_size,
+                                             .nodes = options.nodes.nodes,
+                                             .node = options.nodes.node,
+                                             .replicas = options.replicas.total,
+                                             .whole_experts = options.enable_expert_parallel})
                    .notices;
   lines.insert(lines.end(), options.notices.begin(), options.notices.end());
   ExpectLines(lines, each.says);

@@ -17,19 +17,31 @@ inline constexpr Idle kStepsCannotOverlap = {
     [](const RunFacts& facts) { return !facts.gpu || facts.pipeline > 1 || facts.nodes > 1; }};
 inline constexpr Idle kOneTensorRank = {"with one tensor rank",
                                         [](const RunFacts& facts) { return facts.tensor == 1; }};
+inline constexpr Idle kOneExpertRank = {
+    "with one tensor rank of one replica",
+    [](const RunFacts& facts) { return facts.tensor == 1 && facts.replicas == 1; }};
 inline constexpr Idle kSlicedExperts = {
-    "without --enable-expert-parallel on several tensor ranks",
-    [](const RunFacts& facts) { return facts.tensor == 1 || !facts.whole_experts; }};
-inline constexpr Idle kRanksExchange = {
-    "with several ranks", [](const RunFacts& facts) { return facts.tensor * facts.pipeline > 1; }};
+    "without --enable-expert-parallel on several ranks",
+    [](const RunFacts& facts) { return kOneExpertRank.holds(facts) || !facts.whole_experts; }};
+inline constexpr Idle kRanksExchange = {"with several ranks", [](const RunFacts& facts) {
+                                          return facts.tensor * facts.pipeline > 1 ||
+                                                 (facts.replicas > 1 && facts.whole_experts);
+                                        }};
 inline constexpr Idle kOneNode = {"on one node",
                                   [](const RunFacts& facts) { return facts.nodes == 1; }};
 inline constexpr Idle kOneReplica = {"with one replica",
                                      [](const RunFacts& facts) { return facts.replicas == 1; }};
 inline constexpr Idle kIsHead = {"on one node, and on the head of several",
                                  [](const RunFacts& facts) { return facts.node == 0; }};
-inline constexpr Idle kFollows = {"on a node that is not the head",
-                                  [](const RunFacts& facts) { return facts.node > 0; }};
+inline constexpr Idle kGroupOnOneNode = {
+    "where no replica shares experts with one of another node", [](const RunFacts& facts) {
+      return facts.nodes == 1 || facts.replicas == 1 || !facts.whole_experts;
+    }};
+inline constexpr Idle kTimesNoSteps = {
+    "on a node that is not the head, and with experts that replicas share",
+    [](const RunFacts& facts) {
+      return facts.node > 0 || (facts.replicas > 1 && facts.whole_experts);
+    }};
 inline constexpr Idle kInProcess = {"with --engine-in-process",
                                     [](const RunFacts& facts) { return facts.in_process; }};
 inline constexpr Idle kNoScales = {"where the KV cache has no scale a layer",

@@ -3,6 +3,53 @@
 #include <fmt/format.h>
 
 namespace baltoro {
+namespace {
+
+// The flag that makes this a server of its own for the replicas of this node; empty: none does.
+std::string_view OwnDoor(const FlagReader& flags) {
+  if (flags.Has("data-parallel-rank")) return "--data-parallel-rank";
+  if (flags.Is("data-parallel-hybrid-lb")) return "--data-parallel-hybrid-lb";
+  if (flags.Has("data-parallel-start-rank") && !flags.Is("headless")) {
+    return "--data-parallel-start-rank without --headless";
+  }
+  return {};
+}
+
+// Of replicas that share experts: which node this is.
+Status DealOut(const FlagReader& flags, ReplicaOptions& out) {
+  if (out.here == 0) {
+    return InvalidArgument(
+        "--data-parallel-size-local 0: of replicas that share experts the head has the first ones");
+  }
+  if (out.total % out.here != 0 || out.first % out.here != 0) {
+    return InvalidArgument(fmt::format(
+        "--data-parallel-size {}: replicas that share experts are dealt out evenly to nodes, as "
+        "many to each as --data-parallel-size-local says; {} from {} on are no such share",
+        out.total, out.here, out.first));
+  }
+  out.nodes = out.total / out.here;
+  out.node = out.first / out.here;
+  if (out.nodes > 1 && flags.Number("nnodes", 1) > 1) {
+    return InvalidArgument(
+        "--nnodes and --data-parallel-size-local both say how many nodes there are: leave one out");
+  }
+  if (out.node == 0) {
+    if (flags.Is("headless")) {
+      if (flags.Number("nnodes", 1) > 1) {
+        out.here = out.total;
+        return {};
+      }
+      return InvalidArgument(
+          "--headless is for nodes other than the head: give --data-parallel-start-rank, the "
+          "number of the first replica of this node");
+    }
+    out.here = out.total;
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
   const auto number = [&](const char* name, int64_t otherwise) {
     return static_cast<int32_t>(flags.Number(name, otherwise));
@@ -39,6 +86,8 @@ Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
                     ranked ? "--data-parallel-rank" : "--data-parallel-start-rank", out.first,
                     out.first + out.here - 1, out.total));
   }
+  out.share_experts = out.total > 1 && flags.Is("enable-expert-parallel");
+  if (out.share_experts && OwnDoor(flags).empty()) BT_RETURN_IF_ERROR(DealOut(flags, out));
   return out;
 }
 
@@ -47,6 +96,16 @@ std::vector<std::string> MissingOfReplicas(const FlagReader& flags,
   constexpr const char* kNotYet = "is not available yet in this version";
   std::vector<std::string> out;
   if (replicas.total == 1) return out;
+  if (replicas.share_experts) {
+    if (const std::string_view own = OwnDoor(flags); !own.empty()) {
+      out.push_back(fmt::format(
+          "--enable-expert-parallel {} with {}: experts shared by replicas of several servers; "
+          "leave it out, so that each replica has all experts, or give one server all replicas, "
+          "and --headless to the other nodes",
+          kNotYet, own));
+    }
+    return out;
+  }
   const bool own_door = flags.Has("data-parallel-rank") || flags.Has("data-parallel-start-rank") ||
                         flags.Is("data-parallel-hybrid-lb");
   if (flags.Is("headless")) {
@@ -59,12 +118,6 @@ std::vector<std::string> MissingOfReplicas(const FlagReader& flags,
         "--data-parallel-size-local {} {}: replicas on nodes without a web server; give each node "
         "one for its own replicas, with --data-parallel-hybrid-lb",
         replicas.here, kNotYet));
-  }
-  if (flags.Is("enable-expert-parallel")) {
-    out.push_back(fmt::format(
-        "--enable-expert-parallel {}: experts shared by replicas; leave it out, so that each "
-        "replica has all experts, or leave out --data-parallel-size",
-        kNotYet));
   }
   if (flags.Number("nnodes", 1) > 1) {
     out.push_back(fmt::format(

@@ -44,6 +44,34 @@ TEST(ReplicaOptions, EachOfSeveralServersHasItsOwn) {
   ExpectReplicas(Read({"-dp", "8", "-dpl", "2", "--data-parallel-hybrid-lb"}), 8, 0, 2);
 }
 
+TEST(ReplicaOptions, ReplicasThatShareExpertsAreOfOneServerOnAnyNode) {
+  const ReplicaOptions one = Read({"-dp", "4", "-tp", "2", "-ep"});
+  ExpectReplicas(one, 4, 0, 4);
+  EXPECT_TRUE(one.share_experts);
+  EXPECT_EQ(one.nodes, 1);
+  const ReplicaOptions head = Read({"-dp", "16", "-dpl", "8", "-ep"});
+  ExpectReplicas(head, 16, 0, 16);
+  EXPECT_EQ(head.nodes, 2);
+  const ReplicaOptions second = Read({"-dp", "16", "-dpl", "8", "-dpr", "8", "--headless", "-ep"});
+  EXPECT_EQ(second.nodes, 2);
+  EXPECT_EQ(second.node, 1);
+  EXPECT_THAT(Error({"-dp", "16", "-dpl", "6", "-ep"}), HasSubstr("dealt out evenly"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "0", "-ep"}), HasSubstr("the head has the first ones"));
+  EXPECT_THAT(Error({"-dp", "4", "-ep", "--headless"}), HasSubstr("--data-parallel-start-rank"));
+}
+
+TEST(ReplicaOptions, TheNodesOfReplicasThatShareExpertsMeetAtTheirAddress) {
+  const std::vector<std::string> args = {"/m", "-dp",        "4",   "-dpl", "2",        "-dpr", "2",
+                                         "--headless", "-ep", "-dpa", "10.0.0.1", "-dpp", "1234"};
+  const auto parsed = ParseServe(args, {});
+  const ServeOptions* const options = std::get_if<ServeOptions>(&parsed);
+  ASSERT_NE(options, nullptr);
+  EXPECT_EQ(options->nodes.nodes, 2);
+  EXPECT_EQ(options->nodes.node, 1);
+  EXPECT_EQ(options->nodes.master_addr, "10.0.0.1");
+  EXPECT_EQ(options->nodes.master_port, 1234);
+}
+
 TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "1", "-dpr", "1"}), HasSubstr("exclude each other"));
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "4"}), HasSubstr("--data-parallel-rank 4"));
@@ -59,7 +87,9 @@ TEST(ReplicaOptions, WhatIsNotThereSaysWhatIs) {
   EXPECT_THAT(Error({"-dp", "4", "-dpl", "2"}), HasSubstr("--data-parallel-hybrid-lb"));
   EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-dpr", "2", "--headless"}),
               HasSubstr("not available yet"));
-  EXPECT_THAT(Error({"-dp", "4", "-tp", "2", "-ep"}), HasSubstr("--enable-expert-parallel"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpn", "1", "-ep"}), HasSubstr("--enable-expert-parallel"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-ep", "--data-parallel-hybrid-lb"}),
+              HasSubstr("--enable-expert-parallel"));
   EXPECT_THAT(Error({"-dp", "2", "-pp", "2", "-n", "2", "--master-addr", "127.0.0.1"}),
               HasSubstr("--nnodes"));
 }

@@ -34,8 +34,8 @@ constexpr FlagSpec kOwnFlags[] = {
      .kind = kFloat,
      .min = 0,
      .max = 600000,
-     .idle = &kFollows,
-     .idle_reason = "the head says what its nodes compute in a step",
+     .idle = &kTimesNoSteps,
+     .idle_reason = "what a step takes depends on what others plan for it",
      .help =
          "Milliseconds that a step may take while it computes prompts and others wait for their "
          "next token; without a value 250 on a CPU, 60 on a GPU. While nobody waits it may take "

@@ -130,7 +130,16 @@ Status FillNodes(const FlagReader& flags, const Environment& environment, ServeO
                   .node = static_cast<int>(flags.Number("node-rank", -1)),
                   .master_port = static_cast<int>(flags.Number("master-port", -1))};
   flags.Get("master-addr", given.master_addr);
-  const int ranks = options.tensor_parallel_size * options.pipeline_parallel_size;
+  int ranks = options.tensor_parallel_size * options.pipeline_parallel_size;
+  const ReplicaOptions& replicas = options.replicas;
+  if (replicas.share_experts) ranks *= replicas.total;
+  if (replicas.nodes > 1) {
+    given = {.nodes = replicas.nodes,
+             .node = replicas.node,
+             .master_port = static_cast<int>(flags.Number("data-parallel-rpc-port", 29550)),
+             .master_addr = "127.0.0.1"};
+    flags.Get("data-parallel-address", given.master_addr);
+  }
   std::string notice;
   BT_ASSIGN_OR_RETURN(options.nodes, FindNodes(given, environment, ranks, notice));
   if (!notice.empty()) options.notices.push_back(notice);

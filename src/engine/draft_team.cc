@@ -13,7 +13,7 @@ namespace {
 // The others wait here for all that comes before sampling is done; who dies is noticed without it.
 constexpr Seconds kCallTimeout = 600;
 
-// The first of the group is the rank that samples (SamplingRank).
+// The first of the group is the rank that samples (Samples).
 constexpr int32_t kTeller = 0;
 
 struct Told {
@@ -24,10 +24,13 @@ struct Told {
 
 Result<std::unique_ptr<DraftTeam>> DraftTeam::Join(Link* link, ModelRanks* target) {
   const RankShare& share = target->share();
-  BT_CHECK(share.last_stage() && share.layout.data == 1);
+  BT_CHECK(share.last_stage());
   GroupOptions options{.name = "draft", .ranks = {}, .call_timeout = kCallTimeout};
   for (int32_t rank = 0; rank < share.layout.ranks(); ++rank) {
-    if (PlaceOf(share.layout, rank).stage == share.place.stage) options.ranks.push_back(rank);
+    const RankPlace place = PlaceOf(share.layout, rank);
+    if (place.stage == share.place.stage && place.data == share.place.data) {
+      options.ranks.push_back(rank);
+    }
   }
   BT_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> group, JoinGroup(link, options));
   return std::unique_ptr<DraftTeam>(new DraftTeam(ModelRanks::Beside(*target), std::move(group)));

@@ -1,8 +1,8 @@
 #pragma once
 
-// One replica at work, inside one process: requests in through a bounded queue, token events out
-// through a sink. The door reaches it through this interface, in its own process (tests, small
-// uses) or over a socket (engine_process.h).
+// One replica at work, or several that share experts, inside one process: requests in through a
+// bounded queue, token events out through a sink. The door reaches it through this interface, in
+// its own process (tests, small uses) or over a socket (engine_process.h).
 
 #include <cstdint>
 #include <functional>
@@ -35,7 +35,10 @@ struct EngineConfig {
                                      // of graph_sizes.h
   // Ranks of the replica.
   int32_t tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
-  bool enable_expert_parallel = false;      // tensor ranks hold whole experts
+  // Replicas that share experts: one engine, which steps them together (expert_group.h). Replicas
+  // that share nothing are an engine each.
+  int32_t data_parallel_size = 1;
+  bool enable_expert_parallel = false;      // ranks hold whole experts
   std::string expert_placement = "linear";  // or round_robin
   // The nodes of the replica, each with as many of the ranks; node 0 has the requests.
   int32_t nodes = 1, node_rank = 0;
@@ -86,6 +89,7 @@ struct EngineInfo {
   std::string model_type;
   int64_t max_model_len = 0;
   int64_t vocab_size = 0;  // width of the logits
+  int32_t replicas = 1;    // that share experts; each has the blocks below
   int64_t num_blocks = 0;  // of 64 tokens
   int64_t kv_cache_tokens = 0;
   int64_t kv_cache_bytes = 0;
@@ -93,6 +97,8 @@ struct EngineInfo {
   double load_seconds = 0;
   double longest_step_seconds = 0;  // of a trial step of the largest size
   bool constraints = false;         // requests may carry a constraint
+  // To so many of the replicas: those whose tokens the head samples, where the constraints are.
+  int32_t constraint_replicas = 1;
   // Tokens that one picture may take in a prompt; 0: the model, or this engine, takes none.
   int32_t picture_tokens_max = 0;
   std::string no_pictures = {};  // why a model that has an encoder takes none here
@@ -134,6 +140,9 @@ struct EngineStats {
   EngineStats& operator+=(const EngineStats& other);
 };
 
+// What is so now, with the counters of processes before it.
+EngineStats CountedSoFar(const EngineStats& past, const EngineStats& now);
+
 // end() of a node whose head was stopped, not lost.
 inline constexpr const char* kServerStopped = "the server was stopped";
 inline bool IsServerStopped(const Status& status) {
@@ -167,6 +176,10 @@ class Engine {
   // are ignored.
   virtual void Abort(RequestId id) = 0;
   virtual EngineStats stats() const = 0;
+  // Of one of EngineInfo::replicas; those of the process are the first one's.
+  virtual EngineStats stats_of(int32_t replica) const {
+    return replica == 0 ? stats() : EngineStats();
+  }
   virtual const EngineInfo& info() const = 0;
   virtual EngineHealth health() const = 0;
   bool healthy() const { return health().ok(); }

@@ -203,11 +203,18 @@ class EngineSide {
         std::this_thread::sleep_for(kStatsInterval);
         ExitAtOnce(1);
       }
-      EngineStats stats = engine != nullptr ? engine->stats() : EngineStats{};
-      stats.log_drops = LogDropsOfProcess();
-      stats.process = UseOfProcess();
+      ToldStats told;
+      if (engine != nullptr) {
+        told.together = engine->stats();
+        const int32_t replicas = engine->info().replicas;
+        for (int32_t i = 0; replicas > 1 && i < replicas; ++i) {
+          told.replicas.push_back(engine->stats_of(i));
+        }
+      }
+      told.together.log_drops = LogDropsOfProcess();
+      told.together.process = UseOfProcess();
       TellLeftOut();
-      SendMessage(connection_, Message::kStats, stats);
+      SendMessage(connection_, Message::kStats, told);
     }
   }
 

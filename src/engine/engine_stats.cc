@@ -34,4 +34,17 @@ EngineStats& EngineStats::operator+=(const EngineStats& other) {
   return *this;
 }
 
+EngineStats CountedSoFar(const EngineStats& past, const EngineStats& now) {
+  EngineStats stats = now;
+  stats.step += past.step;
+  stats.step_seconds += past.step_seconds;
+  stats.prefix_queries += past.prefix_queries;
+  stats.prefix_hits += past.prefix_hits;
+  stats.preemptions += past.preemptions;
+  stats.prompt_tokens_computed += past.prompt_tokens_computed;
+  stats.generation_tokens += past.generation_tokens;
+  stats.drafts += past.drafts;
+  return stats;
+}
+
 }  // namespace baltoro

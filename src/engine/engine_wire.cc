@@ -14,9 +14,9 @@ template <typename Fields>
 void VisitConfig(EngineConfig& c, const Fields& fields) {
   fields(c.model_dir, c.tokenizer_dir, c.load_format, c.quantization, c.online_quantization,
          c.dtype, c.device, c.enforce_eager, c.graph_sizes, c.tensor_parallel_size,
-         c.pipeline_parallel_size, c.decode_context_parallel_size, c.enable_expert_parallel,
-         c.expert_placement, c.nodes, c.node_rank, c.master_addr, c.master_port, c.host_ip,
-         c.cluster_key, c.join_timeout, c.rejoin_timeout, c.max_model_len,
+         c.pipeline_parallel_size, c.decode_context_parallel_size, c.data_parallel_size,
+         c.enable_expert_parallel, c.expert_placement, c.nodes, c.node_rank, c.master_addr,
+         c.master_port, c.host_ip, c.cluster_key, c.join_timeout, c.rejoin_timeout, c.max_model_len,
          c.allow_long_max_model_len, c.max_num_seqs, c.max_num_batched_tokens,
          c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
@@ -30,10 +30,10 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
 
 template <typename Fields>
 void VisitInfo(EngineInfo& i, const Fields& fields) {
-  fields(i.model_type, i.max_model_len, i.vocab_size, i.num_blocks, i.kv_cache_tokens,
+  fields(i.model_type, i.max_model_len, i.vocab_size, i.replicas, i.num_blocks, i.kv_cache_tokens,
          i.kv_cache_bytes, i.kv_cache_dtype, i.load_seconds, i.longest_step_seconds, i.constraints,
-         i.picture_tokens_max, i.no_pictures, i.picture_rows, i.picture_layers,
-         i.picture_patches_max, i.picture_patch_bytes, i.picture_merge_rows,
+         i.constraint_replicas, i.picture_tokens_max, i.no_pictures, i.picture_rows,
+         i.picture_layers, i.picture_patches_max, i.picture_patch_bytes, i.picture_merge_rows,
          i.picture_merge_columns, i.picture_side_max, i.picture_frames_max, i.picture_ranks,
          i.picture_patch_tokens, i.picture_pair_tokens, i.fixed.prompt_chunk, i.fixed.decode_rows,
          i.fixed.key_part_blocks);
@@ -93,7 +93,7 @@ struct GetField {
   }
 };
 
-constexpr size_t kEventBytesMin = 32;
+constexpr size_t kEventBytesMin = 32, kStatsBytesMin = 64;
 
 }  // namespace
 
@@ -139,6 +139,21 @@ EngineInfo DecodeEngineInfo(WireReader& reader) {
   EngineInfo info;
   VisitInfo(info, GetField{reader});
   return info;
+}
+
+void Encode(WireWriter& writer, const ToldStats& told) {
+  Encode(writer, told.together);
+  writer.Put(static_cast<uint32_t>(told.replicas.size()));
+  for (const EngineStats& stats : told.replicas) Encode(writer, stats);
+}
+
+ToldStats DecodeToldStats(WireReader& reader) {
+  ToldStats told{.together = DecodeEngineStats(reader), .replicas = {}};
+  const size_t count = reader.GetCount(kStatsBytesMin);
+  for (size_t i = 0; i < count && reader.ok(); ++i) {
+    told.replicas.push_back(DecodeEngineStats(reader));
+  }
+  return told;
 }
 
 EngineStats DecodeEngineStats(WireReader& reader) {

@@ -25,7 +25,7 @@ enum class Message : uint16_t {
   kReady,        // EngineInfo
   kFailed,       // code u8, message
   kStep,         // TokenEvents
-  kStats,        // EngineStats; also while loading, when it says only that the process lives
+  kStats,        // ToldStats; also while loading, when it says only that the process lives
   kCarry,        // a name, u64, and to the frame's end the bytes that requests mean by it
   kDropCarried,  // the name, u64, stands for nothing any more
   kProfile,      // a number, u64; ProfileAsk
@@ -33,6 +33,12 @@ enum class Message : uint16_t {
   kStop,         // the server stops, of its own will; the connection ends next
 };
 
+struct ToldStats {
+  EngineStats together;
+  std::vector<EngineStats> replicas;  // of each that shares experts with others; else empty
+};
+
+void Encode(WireWriter& writer, const ToldStats& told);
 void Encode(WireWriter& writer, const EngineConfig& config);
 void Encode(WireWriter& writer, const EngineInfo& info);
 void Encode(WireWriter& writer, const EngineStats& stats);
@@ -42,6 +48,7 @@ void Encode(WireWriter& writer, const ProfileAsk& ask);
 EngineConfig DecodeEngineConfig(WireReader& reader);
 EngineInfo DecodeEngineInfo(WireReader& reader);
 EngineStats DecodeEngineStats(WireReader& reader);
+ToldStats DecodeToldStats(WireReader& reader);
 std::vector<TokenEvent> DecodeEvents(WireReader& reader);
 Status DecodeStatus(WireReader& reader);
 ProfileAsk DecodeProfileAsk(WireReader& reader);

@@ -30,6 +30,9 @@ class Executor {
   virtual Status Start(StepPlan plan) = 0;
   // Waits for the result of the oldest plan that was started.
   virtual Result<StepResult> Finish() = 0;
+  // There is nothing to start before something arrives, and nothing in flight: who computes the
+  // same steps does not wait for this one.
+  virtual void Rest() {}
   // OK while more can be computed; says so also when nothing is in flight.
   virtual Status status() const { return {}; }
   // Any thread. Whoever computes elsewhere is not waited for any more, and hears so.

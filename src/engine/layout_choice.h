@@ -11,6 +11,7 @@ inline ParallelLayout LayoutOf(const EngineConfig& config) {
   return {.tensor = config.tensor_parallel_size,
           .pipeline = config.pipeline_parallel_size,
           .decode_context = config.decode_context_parallel_size,
+          .data = config.data_parallel_size,
           .whole_experts = config.enable_expert_parallel,
           .experts_in_turn = config.expert_placement == "round_robin"};
 }

@@ -4,19 +4,26 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "comm/thread_world.h"
 #include "engine/engine.h"
 
 namespace baltoro {
 
 LocalRanks::LocalRanks(const ParallelLayout& layout, std::span<const int32_t> ranks, bool tells)
-    : tells_(tells), leaving_(static_cast<std::ptrdiff_t>(ranks.size())), ranks_(ranks.size()) {
+    : tells_(tells),
+      leaving_(static_cast<std::ptrdiff_t>(ranks.size())),
+      ranks_(ranks.size()),
+      results_(static_cast<size_t>(layout.data)) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     ranks_[i].rank = ranks[i];
-    ranks_[i].samples = ranks[i] == SamplingRank(layout);
+    ranks_[i].replica = static_cast<size_t>(PlaceOf(layout, ranks[i]).data);
+    ranks_[i].samples = Samples(layout, ranks[i]);
   }
 }
 
@@ -39,6 +46,21 @@ Result<std::unique_ptr<LocalRanks>> LocalRanks::Start(const ParallelLayout& layo
   }
   if (!failure.ok()) return failure;
   return local;
+}
+
+Result<std::unique_ptr<LocalRanks>> LocalRanks::StartAll(const ParallelLayout& layout,
+                                                         const MakeRank& make,
+                                                         bool tells) {
+  const auto world = std::make_shared<ThreadWorld>(layout.ranks());
+  std::vector<int32_t> ranks(static_cast<size_t>(layout.ranks()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  // All are of the world before one can leave it.
+  const auto links = std::make_shared<std::vector<std::unique_ptr<Link>>>();
+  for (const int32_t rank : ranks) links->push_back(world->Join(rank));
+  const JoinRank join = [links](int32_t rank) -> Result<std::unique_ptr<Link>> {
+    return std::move((*links)[static_cast<size_t>(rank)]);
+  };
+  return Start(layout, ranks, join, make, tells);
 }
 
 LocalRanks::~LocalRanks() {
@@ -107,9 +129,10 @@ Status LocalRanks::RunMessage(Rank& rank, const PlanMessage& message, RankWorker
   BT_ASSIGN_OR_RETURN(StepResult result, worker.Run(message.plan));
   const std::lock_guard lock(mutex_);
   ++rank.plans;
-  if (!rank.samples) return {};
+  const bool for_others = message.plan.empty() && !message.plan.group_rows.empty();
+  if (!rank.samples || for_others) return {};
   if (tells_) to_tell_.push_back(std::make_shared<const StepResult>(Essence(result)));
-  results_.push_back(std::move(result));
+  results_[rank.replica].push_back(std::move(result));
   changed_.notify_all();
   return {};
 }
@@ -154,7 +177,8 @@ void LocalRanks::AbortGpus() {
   }
 }
 
-Status LocalRanks::Send(const std::shared_ptr<const PlanMessage>& message) {
+Status LocalRanks::Send(const PlanMessages& messages) {
+  BT_CHECK(messages.size() == results_.size());
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return failure_;
   for (Rank& rank : ranks_) {
@@ -162,19 +186,20 @@ Status LocalRanks::Send(const std::shared_ptr<const PlanMessage>& message) {
       return Status(Code::kInternal,
                     fmt::format("rank {} is {} plans behind", rank.rank, rank.queue.size()));
     }
-    rank.queue.push_back(message);
+    rank.queue.push_back(messages[rank.replica]);
   }
   changed_.notify_all();
   return {};
 }
 
-std::optional<Result<StepResult>> LocalRanks::TakeResult(Seconds patience) {
+std::optional<Result<StepResult>> LocalRanks::TakeResult(Seconds patience, int32_t replica) {
   std::unique_lock lock(mutex_);
+  std::deque<StepResult>& results = results_[static_cast<size_t>(replica)];
   changed_.wait_for(lock, std::chrono::duration<double>(patience),
-                    [this] { return !results_.empty() || !failure_.ok(); });
-  if (!results_.empty()) {
-    StepResult result = std::move(results_.front());
-    results_.pop_front();
+                    [&] { return !results.empty() || !failure_.ok(); });
+  if (!results.empty()) {
+    StepResult result = std::move(results.front());
+    results.pop_front();
     return result;
   }
   if (!failure_.ok()) return failure_;

@@ -1,8 +1,8 @@
 #pragma once
 
-// The ranks of a replica that this process holds, a thread each. A rank joins its world, makes its
-// worker, and runs the plans that it is sent, in their order, from a queue of its own: no rank
-// waits for another but in what the model exchanges.
+// The ranks of a replica that this process holds, or of several that share experts, a thread each.
+// A rank joins its world, makes its worker, and runs the plans that it is sent, in their order,
+// from a queue of its own: no rank waits for another but in what the model exchanges.
 //
 //   Send -> queue of each rank -> worker -> (of the rank that samples) results -> TakeResult
 //
@@ -44,9 +44,10 @@ struct RankParts {
 using JoinRank = std::function<Result<std::unique_ptr<Link>>(int32_t rank)>;
 using MakeRank = std::function<Result<RankParts>(Link* link, bool samples)>;
 
-// The rank that has the logits: the first of the last stage.
-inline int32_t SamplingRank(const ParallelLayout& layout) {
-  return (layout.pipeline - 1) * layout.tensor;
+// Of each replica the rank that has the logits samples: the first of the last stage.
+inline bool Samples(const ParallelLayout& layout, int32_t rank) {
+  const RankPlace place = PlaceOf(layout, rank);
+  return place.stage + 1 == layout.pipeline && place.tensor == 0;
 }
 
 class LocalRanks {
@@ -61,14 +62,18 @@ class LocalRanks {
                                                    const JoinRank& join,
                                                    const MakeRank& make,
                                                    bool tells = false);
+  // All ranks of the layout.
+  static Result<std::unique_ptr<LocalRanks>> StartAll(const ParallelLayout& layout,
+                                                      const MakeRank& make,
+                                                      bool tells = false);
   // Once everything that was sent has been run, or the ranks have failed.
   ~LocalRanks();
 
-  // One thread at a time. kInternal if the ranks are too far behind.
-  Status Send(const std::shared_ptr<const PlanMessage>& message);
-  // Of the rank that samples, in order; nothing if there is none within `patience`. A failure comes
-  // after the results before it.
-  std::optional<Result<StepResult>> TakeResult(Seconds patience);
+  // One thread at a time. One message for each replica. kInternal if the ranks are too far behind.
+  Status Send(const PlanMessages& messages);
+  // Of the rank of that replica that samples, in order; nothing if there is none within `patience`.
+  // A failure comes after the results before it. An empty plan for the rows of others has none.
+  std::optional<Result<StepResult>> TakeResult(Seconds patience, int32_t replica = 0);
 
   // Any thread.
   Status status() const;
@@ -77,6 +82,7 @@ class LocalRanks {
  private:
   struct Rank {
     int32_t rank = 0;
+    size_t replica = 0;
     bool samples = false;
     std::deque<std::shared_ptr<const PlanMessage>> queue;  // null: the end
     std::unique_ptr<Link> link;                            // set before the rank is ready
@@ -104,7 +110,7 @@ class LocalRanks {
   std::vector<Rank> ranks_;
   size_t ready_ = 0;
   Status failure_;
-  std::deque<StepResult> results_;
+  std::vector<std::deque<StepResult>> results_;            // of each replica
   std::deque<std::shared_ptr<const StepResult>> to_tell_;  // essences, from result tell_begin_ on
   uint64_t tell_begin_ = 0;
 };

@@ -1,11 +1,19 @@
 #include "engine/node_follower.h"
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "parallel/nodes.h"
 
 namespace baltoro {
+namespace {
+
+// How often one who waits for a result looks whether anybody wants it.
+constexpr Seconds kLook = 0.1;
+
+}  // namespace
 
 Result<std::unique_ptr<LocalRanks>> StartRanksOfNode(NodeWorld& world,
                                                      const ParallelLayout& layout,
@@ -31,10 +39,12 @@ Result<std::unique_ptr<LocalRanks>> StartRanksOfNode(NodeWorld& world,
 
 NodeFollower::NodeFollower(const EngineInfo& info,
                            const StepPlanLimits& limits,
+                           const ParallelLayout& layout,
                            std::unique_ptr<NodeWorld> world,
                            std::unique_ptr<LocalRanks> ranks)
     : info_(info),
       limits_(limits),
+      layout_(layout),
       world_(std::move(world)),
       ranks_(std::move(ranks)),
       thread_([this] { Follow(); }) {}
@@ -76,10 +86,28 @@ void NodeFollower::Follow() {
 
 Status NodeFollower::TakeOne() {
   BT_ASSIGN_OR_RETURN(const std::string bytes, world_->Receive());
-  auto message = std::make_shared<PlanMessage>();
-  BT_ASSIGN_OR_RETURN(*message, ParseMessage(bytes, limits_));
+  BT_ASSIGN_OR_RETURN(const PlanMessages messages,
+                      ParseMessages(bytes, limits_, static_cast<size_t>(layout_.data)));
   ++plans_;
-  return ranks_->Send(std::move(message));
+  BT_RETURN_IF_ERROR(ranks_->Send(messages));
+  return layout_.data > 1 ? TellResults(messages) : Status();
+}
+
+Status NodeFollower::TellResults(const PlanMessages& messages) {
+  std::vector<ReplicaResult> results;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const auto replica = static_cast<int32_t>(i);
+    const bool here = NodeThatSamples(layout_, world_->nodes(), replica) == world_->node();
+    if (!here || messages[i]->plan.empty()) continue;
+    std::optional<Result<StepResult>> result;
+    while (!result.has_value()) {
+      BT_RETURN_IF_ERROR(world_->status());
+      result = ranks_->TakeResult(kLook, replica);
+    }
+    if (!result->ok()) return result->status();
+    results.push_back({.replica = replica, .result = std::move(*result).value()});
+  }
+  return world_->Gather(SerialiseResults(results)).status();
 }
 
 }  // namespace baltoro

@@ -23,6 +23,7 @@ class NodeFollower final : public Engine {
  public:
   NodeFollower(const EngineInfo& info,
                const StepPlanLimits& limits,
+               const ParallelLayout& layout,
                std::unique_ptr<NodeWorld> world,
                std::unique_ptr<LocalRanks> ranks);
   ~NodeFollower() override;
@@ -39,9 +40,12 @@ class NodeFollower final : public Engine {
  private:
   void Follow();
   Status TakeOne();
+  // Of replicas that share experts: tells the head what those came to that are sampled here.
+  Status TellResults(const PlanMessages& messages);
 
   const EngineInfo info_;
   const StepPlanLimits limits_;
+  const ParallelLayout layout_;
   const std::unique_ptr<NodeWorld> world_;
   const std::unique_ptr<LocalRanks> ranks_;
   std::atomic<bool> alive_{true};

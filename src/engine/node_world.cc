@@ -18,6 +18,7 @@
 #include "comm/cluster_key.h"
 #include "comm/link_communicator.h"
 #include "comm/rank_socket.h"
+#include "engine/engine.h"
 
 namespace baltoro {
 namespace {
@@ -31,6 +32,8 @@ constexpr Seconds kPause = 0.2;  // after an attempt that failed at once
 constexpr Seconds kRanksMeet = 60;
 constexpr uint64_t kMessageBytesMax = uint64_t{256} << 20;
 constexpr size_t kSessionBytes = 16;
+// In which a last word leaves.
+constexpr std::chrono::milliseconds kFarewell(50);
 
 // The address of ours from which packets to that host go out. Nothing is sent.
 Result<std::string> RouteTo(const std::string& host, int32_t port) {
@@ -210,6 +213,11 @@ Result<std::string> NodeWorld::Receive() {
   std::string message(size, '\0');
   BT_RETURN_IF_ERROR(all_->Broadcast(std::as_writable_bytes(std::span(message)), 0));
   return message;
+}
+
+void NodeWorld::Leave() {
+  Abort(kServerStopped);
+  std::this_thread::sleep_for(kFarewell);
 }
 
 Result<std::unique_ptr<Link>> NodeWorld::JoinRank(const RankMeeting& meeting,

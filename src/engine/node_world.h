@@ -68,6 +68,8 @@ class NodeWorld {
 
   // Any thread.
   void Abort(const std::string& reason) { link_->Abort(reason); }
+  // The server stops of its own will: the others hear so.
+  void Leave();
   Status status() const { return link_->status(); }
 
  private:

@@ -9,6 +9,7 @@ constexpr StepPlanLimits kLimits{.max_num_seqs = 4, .num_blocks = 8, .vocab = 10
 
 PlanMessage MakeMessage() {
   PlanMessage message;
+  message.plan.group_rows = {0, 2};
   message.finished.resize(2);
   message.finished[0].step = 3;
   message.finished[0].sequences.resize(1);
@@ -24,20 +25,47 @@ PlanMessage MakeMessage() {
 }
 
 TEST(PlanMessageTest, ComesBackAsItWas) {
-  const PlanMessage message = MakeMessage();
-  const auto read = ParseMessage(SerialiseMessage(message), kLimits);
+  // The plan of a replica that has nothing to do beside that of one that has.
+  PlanMessage idle;
+  idle.plan.group_rows = {0, 2};
+  const PlanMessages messages = {std::make_shared<PlanMessage>(idle),
+                                 std::make_shared<PlanMessage>(MakeMessage())};
+  const auto read = ParseMessages(SerialiseMessages(messages), kLimits, 2);
   ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(read.value().finished, message.finished);
-  EXPECT_EQ(read.value().plan, message.plan);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(read.value()[i]->finished, messages[i]->finished);
+    EXPECT_EQ(read.value()[i]->plan, messages[i]->plan);
+  }
 }
 
 TEST(PlanMessageTest, WhatIsDamagedOrBeyondTheLimitsIsRefused) {
-  const std::string bytes = SerialiseMessage(MakeMessage());
+  const std::string bytes = SerialiseMessages({std::make_shared<PlanMessage>(MakeMessage())});
+  ASSERT_TRUE(ParseMessages(bytes, kLimits, 1).ok());
   for (size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_FALSE(ParseMessage(bytes.substr(0, size), kLimits).ok()) << size;
+    EXPECT_FALSE(ParseMessages(bytes.substr(0, size), kLimits, 1).ok()) << size;
   }
-  EXPECT_FALSE(ParseMessage(bytes + "x", kLimits).ok());
-  EXPECT_FALSE(ParseMessage(bytes, {.max_num_seqs = 1, .num_blocks = 8, .vocab = 100}).ok());
+  EXPECT_FALSE(ParseMessages(bytes + "x", kLimits, 1).ok());
+  EXPECT_FALSE(ParseMessages(bytes, kLimits, 2).ok());
+  EXPECT_FALSE(ParseMessages(bytes, {.max_num_seqs = 1, .num_blocks = 8, .vocab = 100}, 1).ok());
+  PlanMessage damaged = MakeMessage();
+  damaged.plan.group_rows = {-1, 2};
+  EXPECT_FALSE(
+      ParseMessages(SerialiseMessages({std::make_shared<PlanMessage>(damaged)}), kLimits, 1).ok());
+}
+
+TEST(PlanMessageTest, ResultsOfANodeComeBackAsTheyWere) {
+  const std::vector<ReplicaResult> results = {{.replica = 2, .result = MakeMessage().finished[0]},
+                                              {.replica = 3, .result = {}}};
+  const std::string bytes = SerialiseResults(results);
+  const auto read = ParseResults(bytes);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  ASSERT_EQ(read.value().size(), 2u);
+  EXPECT_EQ(read.value()[0].replica, 2);
+  EXPECT_EQ(read.value()[0].result, results[0].result);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(ParseResults(bytes.substr(0, size)).ok()) << size;
+  }
+  EXPECT_FALSE(ParseResults(bytes + "x").ok());
 }
 
 // Ranks that did not sample need the tokens and the ends, not what was asked about them.

@@ -21,71 +21,14 @@
 #include "engine/testing/disturbed_ops.h"
 #include "engine/testing/event_log.h"
 #include "engine/testing/model_engine.h"
-#include "support/tiny_model.h"
+#include "engine/testing/tiny_ranks.h"
 
 namespace baltoro {
 namespace {
 
 using test::EventLog;
-using test::kVocab;
 using test::MakeRequest;
 using ::testing::HasSubstr;
-
-constexpr int32_t kBlocks = 64, kSeqs = 8, kTokens = 96;
-
-// 0: none.
-SpeculationConfig Ngram(int32_t drafts) {
-  SpeculationConfig speculation;
-  if (drafts > 0) speculation.method = DraftMethod::kNgram;
-  speculation.drafts = drafts;
-  speculation.lookup_min = 1;
-  return speculation;
-}
-
-// Makes a worker of the tiny model; in float32, so that ranks choose what one rank chooses.
-Result<std::unique_ptr<Worker>> MakeWorker(ModelRanks* ranks,
-                                           bool samples,
-                                           std::shared_ptr<ConstraintTable> table,
-                                           const FixedSteps& fixed = {},
-                                           const OpsTable& ops = CpuOps(DType::kF32),
-                                           int32_t drafts = 0) {
-  test::TinySource source(true);
-  K2LoadOptions options;
-  options.ranks = ranks;
-  auto pool = std::make_unique<ThreadPool>(1);
-  const K2Config config = test::SmallConfig(/*layers=*/2, /*heads=*/4);
-  BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
-                      K2Model::Load(config, source, ops, pool.get(), options));
-  BT_ASSIGN_OR_RETURN(
-      KvStorage kv, KvStorage::Create({.layers = model->layers(),
-                                       .num_blocks = kBlocks / model->share().layout.decode_context,
-                                       .latent = 512,
-                                       .rope = 64,
-                                       .form = KvForm::kF32}));
-  return Worker::Create({.max_num_seqs = kSeqs,
-                         .max_num_batched_tokens = kTokens,
-                         .logits_rows_max = kSeqs * (1 + drafts) + 64,
-                         .constraints = samples ? table : nullptr,
-                         .mask_threads = 1,
-                         .fixed = fixed,
-                         .samples = samples,
-                         .speculation = Ngram(drafts)},
-                        std::move(pool), std::move(model), std::move(kv));
-}
-
-MakeRank RanksOf(const ParallelLayout& layout,
-                 const std::shared_ptr<ConstraintTable>& table = {},
-                 const FixedSteps& fixed = {},
-                 const OpsTable& ops = CpuOps(DType::kF32),
-                 int32_t drafts = 0) {
-  return [layout, table, fixed, &ops, drafts](Link* link, bool samples) -> Result<RankParts> {
-    RankParts parts;
-    BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
-    BT_ASSIGN_OR_RETURN(parts.worker,
-                        MakeWorker(parts.ranks.get(), samples, table, fixed, ops, drafts));
-    return parts;
-  };
-}
 
 class TeamEngine {
  public:
@@ -98,42 +41,26 @@ class TeamEngine {
     std::unique_ptr<Executor> executor;
     if (layout.ranks() == 1) {
       executor = std::make_unique<LocalExecutor>(
-          MakeWorker(nullptr, true, table, fixed, ops, drafts).value(), 1);
+          test::MakeTinyWorker(nullptr, true, table, fixed, ops, drafts).value(), 1);
     } else {
-      auto team =
-          RankTeam::Start(layout, RanksOf(layout, table, fixed, ops, drafts), nullptr, ahead);
+      auto team = RankTeam::Start(layout, test::TinyRanks(layout, table, fixed, ops, drafts),
+                                  nullptr, ahead);
       EXPECT_TRUE(team.ok()) << team.status().message();
       executor = std::move(team).value();
     }
-    EngineConfig config;
-    config.max_num_seqs = kSeqs;
-    config.max_num_batched_tokens = kTokens;
-    config.speculation = Ngram(drafts);
-    EngineInfo info;
-    info.max_model_len = 512;
-    info.vocab_size = kVocab;
-    info.num_blocks = kBlocks;
-    info.kv_cache_tokens = kBlocks * kBlockTokens;
-    info.constraints = true;
+    EngineInfo info = test::TinyInfo();
     info.fixed = fixed;
-    engine_ = std::make_unique<LocalEngine>(config, info, std::move(executor), log_.sink(),
-                                            std::make_shared<test::ScriptedFactory>(), table);
+    engine_ = std::make_unique<LocalEngine>(test::TinyConfig(drafts), info, std::move(executor),
+                                            log_.sink(), std::make_shared<test::ScriptedFactory>(),
+                                            table);
   }
 
-  // Prompts of which some begin alike, in chunks, among others, drawn with a seed.
   std::vector<std::vector<TokenId>> Answers() {
-    constexpr int kRequests = 12;
-    for (int i = 1; i <= kRequests; ++i) {
-      Request request = MakeRequest(static_cast<uint64_t>(i % 3 + 1), 30 + 23 * i, 6 + i % 5);
-      request.id = RequestId{static_cast<uint64_t>(i)};
-      request.sampling.temperature = i % 2 == 0 ? 0.8f : 0.0f;
-      request.sampling.seed = static_cast<uint64_t>(i);
-      const Status status = engine_->Submit(request);
-      EXPECT_TRUE(status.ok()) << status.message();
-    }
+    const std::vector<Request> requests = test::MixedRequests();
+    for (const Request& request : requests) Submit(request);
     std::vector<std::vector<TokenId>> out;
-    for (int i = 1; i <= kRequests; ++i) {
-      out.push_back(log_.WaitForEnd(static_cast<uint64_t>(i), 60).tokens);
+    for (const Request& request : requests) {
+      out.push_back(Wait(static_cast<uint64_t>(request.id)).tokens);
     }
     return out;
   }
@@ -210,8 +137,9 @@ TEST(RankTeamTest, RanksThatPlanAheadAnswerAsOneDoes) {
   const std::vector<std::vector<TokenId>> one = TeamEngine({}).Answers();
   for (const ParallelLayout& layout :
        {ParallelLayout{.tensor = 2}, ParallelLayout{.tensor = 4, .decode_context = 4}}) {
-    ASSERT_EQ(RankTeam::Start(layout, RanksOf(layout), nullptr, true).value()->plans_in_flight(),
-              2);
+    ASSERT_EQ(
+        RankTeam::Start(layout, test::TinyRanks(layout), nullptr, true).value()->plans_in_flight(),
+        2);
     TeamEngine engine(layout, {}, CpuOps(DType::kF32), /*ahead=*/true);
     EXPECT_EQ(engine.Answers(), one);
     EXPECT_EQ(engine.Answers(), one);  // and again, with what the first time left behind
@@ -229,10 +157,11 @@ Result<StepResult> RunPlan(RankTeam& team, const StepPlan& plan) {
 // Blocks are numbered over all context ranks; each clears its own.
 TEST(RankTeamTest, BlocksOfAllRanksCanBeCleared) {
   const ParallelLayout layout{.tensor = 4, .decode_context = 4};
-  auto team = RankTeam::Start(layout, RanksOf(layout)).value();
+  auto team = RankTeam::Start(layout, test::TinyRanks(layout)).value();
   StepPlan plan;
   plan.step = 1;
-  for (int32_t block = 0; block < kBlocks; ++block) plan.cleared.push_back(BlockId{block});
+  for (int32_t block = 0; block < test::kTinyBlocks; ++block)
+    plan.cleared.push_back(BlockId{block});
 
   EXPECT_TRUE(RunPlan(*team, plan).ok());
 }
@@ -241,7 +170,7 @@ TEST(RankTeamTest, ARankThatCannotBeMadeEndsTheStartWithItsReason) {
   const ParallelLayout layout{.tensor = 2};
   const auto team = RankTeam::Start(layout, [&](Link* link, bool samples) -> Result<RankParts> {
     if (link->rank() == 1) return InvalidArgument("no weights for rank 1");
-    return RanksOf(layout)(link, samples);
+    return test::TinyRanks(layout)(link, samples);
   });
   ASSERT_FALSE(team.ok());
   EXPECT_EQ(team.status().message(), "no weights for rank 1");

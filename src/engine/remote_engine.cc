@@ -25,6 +25,10 @@ constexpr int kStartsInVainMin = 3;
 constexpr int64_t kQueuedCapacities = 8;  // waiting tokens, in contents of the cache
 constexpr int64_t kConstraintBytesMax = int64_t{60} << 20;  // one of them fits a frame
 
+EngineStats CountersOf(const EngineStats& stats) {
+  return CountedSoFar(stats, {});
+}
+
 template <typename T>
 std::string EncodeOne(const T& value) {
   WireWriter writer;
@@ -122,15 +126,27 @@ Status RemoteEngine::Submit(Request request) {
     return Status(Code::kUnavailable, "the engine is not running; it is being started again");
   }
   // The engine's own limits, seen from here: what is on its way counts as waiting.
-  if (queued_requests_ >= config_.max_queued_requests ||
-      queued_tokens_ + tokens > kQueuedCapacities * info_->kv_cache_tokens) {
+  // Who is alone does not ask which one is meant.
+  OpenRequest open;
+  open.prompt_tokens = tokens;
+  open.replica = queues_.size() > 1 ? request.replica : 0;
+  if (open.replica < 0 || open.replica >= std::ssize(queues_)) {
+    return InvalidArgument("a request to replicas that share experts names one of them");
+  }
+  if (!luggage.constraints.empty() && open.replica >= info_->constraint_replicas) {
+    return Status(Code::kUnavailable,
+                  fmt::format("data parallel rank {} is on another node than the head, and answers "
+                              "no request whose output has a form: the first {} do",
+                              open.replica, info_->constraint_replicas));
+  }
+  Queue& queue = QueueOf(open);
+  if (queue.requests >= config_.max_queued_requests ||
+      queue.tokens + tokens > kQueuedCapacities * info_->kv_cache_tokens) {
     return Status(Code::kResourceExhausted,
-                  fmt::format("the queue is full: {} requests are waiting", queued_requests_));
+                  fmt::format("the queue is full: {} requests are waiting", queue.requests));
   }
   if (open_.contains(request.id)) return Status(Code::kInternal, "the request id is in use");
   BT_RETURN_IF_ERROR(CheckRoom(luggage, payload.size()));
-  OpenRequest open;
-  open.prompt_tokens = tokens;
   const std::vector<uint64_t> constraint =
       Carry(constraints_, luggage.constraints, luggage.constraint_bytes);
   if (!constraint.empty()) open.constraint = constraint[0];
@@ -139,8 +155,8 @@ Status RemoteEngine::Submit(Request request) {
   head.Put(open.constraint);
   head.PutArray<uint64_t>(open.pictures);
   open_.emplace(request.id, std::move(open));
-  ++queued_requests_;
-  queued_tokens_ += tokens;
+  ++queue.requests;
+  queue.tokens += tokens;
   // If the connection has just ended, the supervisor ends the request.
   connection_->Send(static_cast<uint16_t>(Message::kSubmit), head.Take(), payload);
   return {};
@@ -239,17 +255,23 @@ void RemoteEngine::GiveUpLateStarts() {
 
 EngineStats RemoteEngine::stats() const {
   const std::lock_guard lock(mutex_);
-  EngineStats stats = stats_;
-  stats.step += stats_past_.step;
-  stats.step_seconds += stats_past_.step_seconds;
-  stats.prefix_queries += stats_past_.prefix_queries;
-  stats.prefix_hits += stats_past_.prefix_hits;
-  stats.preemptions += stats_past_.preemptions;
-  stats.prompt_tokens_computed += stats_past_.prompt_tokens_computed;
-  stats.generation_tokens += stats_past_.generation_tokens;
-  stats.drafts += stats_past_.drafts;
+  EngineStats stats = CountedSoFar(stats_past_, stats_);
   stats.restarts = restarts_;
   return stats;
+}
+
+EngineStats RemoteEngine::stats_of(int32_t replica) const {
+  const EngineStats together = stats();
+  const std::lock_guard lock(mutex_);
+  const auto at = static_cast<size_t>(replica);
+  EngineStats own;
+  if (at < replica_past_.size()) own = replica_past_[at];
+  if (at < replica_stats_.size()) own = CountedSoFar(own, replica_stats_[at]);
+  if (replica > 0) return own;
+  own.restarts = together.restarts;
+  own.log_drops = together.log_drops;
+  own.process = together.process;
+  return own;
 }
 
 EngineHealth RemoteEngine::health() const {
@@ -393,14 +415,12 @@ bool RemoteEngine::RunOnce() {
   const std::lock_guard lock(mutex_);
   pid_ = -1;
   connection_ = nullptr;
-  stats_past_.step += stats_.step;
-  stats_past_.step_seconds += stats_.step_seconds;
-  stats_past_.prefix_queries += stats_.prefix_queries;
-  stats_past_.prefix_hits += stats_.prefix_hits;
-  stats_past_.preemptions += stats_.preemptions;
-  stats_past_.prompt_tokens_computed += stats_.prompt_tokens_computed;
-  stats_past_.generation_tokens += stats_.generation_tokens;
-  stats_past_.drafts += stats_.drafts;
+  stats_past_ = CountedSoFar(stats_past_, CountersOf(stats_));
+  replica_past_.resize(std::max(replica_past_.size(), replica_stats_.size()));
+  for (size_t i = 0; i < replica_stats_.size(); ++i) {
+    replica_past_[i] = CountedSoFar(replica_past_[i], CountersOf(replica_stats_[i]));
+  }
+  replica_stats_.clear();
   stats_ = {};
   if (!last_words.empty() && !said_why_) last_reason_ = last_words;
   const bool again = Follows() && status.code() == Code::kUnavailable;  // as it said itself
@@ -460,9 +480,9 @@ Status RemoteEngine::Handle(const Frame& frame) {
       return {};
     }
     case Message::kStats: {
-      const EngineStats stats = DecodeEngineStats(reader);
+      ToldStats told = DecodeToldStats(reader);
       BT_RETURN_IF_ERROR(reader.Finish("statistics"));
-      OnStats(stats);
+      OnStats(std::move(told));
       return {};
     }
     default:
@@ -479,6 +499,7 @@ void RemoteEngine::OnReady(const EngineInfo& info) {
     config_.kv_cache_bytes = info.kv_cache_bytes;
     config_.max_model_len = info.max_model_len;
     config_.join_timeout = config_.rejoin_timeout;
+    queues_.resize(static_cast<size_t>(info.replicas));
   }
   last_reason_.clear();
   ready_at_ = clock_.Now();
@@ -493,13 +514,13 @@ void RemoteEngine::OnReady(const EngineInfo& info) {
 void RemoteEngine::OnStep(std::vector<TokenEvent> events) {
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(events, [&](const TokenEvent& event) {
+    std::erase_if(events, [&](TokenEvent& event) {
       const auto open = open_.find(event.request);
       if (open == open_.end()) return true;
+      event.replica = open->second.replica;
       if (event.started && !open->second.started) {
         open->second.started = true;
-        --queued_requests_;
-        queued_tokens_ -= open->second.prompt_tokens;
+        LeaveQueue(open->second);
       }
       if (event.finish != FinishReason::kNone) CloseRequest(open);
       // The process is about to leave. What came now would only hear the same.
@@ -510,9 +531,10 @@ void RemoteEngine::OnStep(std::vector<TokenEvent> events) {
   if (!events.empty()) sink_(std::move(events));
 }
 
-void RemoteEngine::OnStats(const EngineStats& stats) {
+void RemoteEngine::OnStats(ToldStats told) {
   const std::lock_guard lock(mutex_);
-  stats_ = stats;
+  stats_ = told.together;
+  replica_stats_ = std::move(told.replicas);
 }
 
 void RemoteEngine::FailOpenRequests(const std::string& why) {
@@ -524,22 +546,26 @@ void RemoteEngine::FailOpenRequests(const std::string& why) {
     for (const auto& [id, open] : open_) {
       TokenEvent& event = events.emplace_back();
       event.request = id;
+      event.replica = open.replica;
       event.Fail(Status(Code::kUnavailable, why));
     }
     open_.clear();
     constraints_.Clear();
     pictures_.Clear();
-    queued_requests_ = queued_tokens_ = 0;
+    queues_.assign(queues_.size(), {});
   }
   for (const auto& [number, ask] : profile_asks) ask.done(Status(Code::kUnavailable, why), {});
   if (!events.empty()) sink_(std::move(events));
 }
 
+void RemoteEngine::LeaveQueue(const OpenRequest& open) {
+  Queue& queue = QueueOf(open);
+  --queue.requests;
+  queue.tokens -= open.prompt_tokens;
+}
+
 void RemoteEngine::CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open) {
-  if (!open->second.started) {
-    --queued_requests_;
-    queued_tokens_ -= open->second.prompt_tokens;
-  }
+  if (!open->second.started) LeaveQueue(open->second);
   if (open->second.constraint != 0) constraints_.Release(open->second.constraint);
   for (const uint64_t name : open->second.pictures) pictures_.Release(name);
   // At once: nobody may come for long whose request would tell it.

@@ -50,6 +50,7 @@ class RemoteEngine final : public Engine {
   Status Submit(Request request) override;
   void Abort(RequestId id) override;
   EngineStats stats() const override;
+  EngineStats stats_of(int32_t replica) const override;
   const EngineInfo& info() const override { return *info_; }
   EngineHealth health() const override;
   Status end() const override;
@@ -67,6 +68,7 @@ class RemoteEngine final : public Engine {
     int64_t prompt_tokens = 0;
     uint64_t constraint = 0;         // its name; 0: none
     std::vector<uint64_t> pictures;  // their names
+    int32_t replica = 0;             // of several that share experts
     bool started = false;            // no longer counts towards the limits of the queue
   };
   enum class State { kLoading, kReady, kDown, kStopping };
@@ -79,6 +81,11 @@ class RemoteEngine final : public Engine {
   // One process from start to end. True if it was ready for long enough to be called healthy.
   bool RunOnce();
   Status Handle(const Frame& frame);
+  struct Queue {
+    int64_t requests = 0, tokens = 0;
+  };
+  Queue& QueueOf(const OpenRequest& open) { return queues_[static_cast<size_t>(open.replica)]; }
+  void LeaveQueue(const OpenRequest& open);
   // What travels apart from a request, in a frame each. Its keys are known before mutex_ is taken.
   struct Luggage;
   static Luggage Unpack(Request& request);
@@ -90,7 +97,7 @@ class RemoteEngine final : public Engine {
   void OnReady(const EngineInfo& info);
   void GiveUpLateStarts();
   void OnStep(std::vector<TokenEvent> events);
-  void OnStats(const EngineStats& stats);
+  void OnStats(ToldStats told);
   void OnProfiled(uint64_t number, const Status& status, const Json& said);
   void FailOpenRequests(const std::string& why);
   void CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open);
@@ -127,13 +134,15 @@ class RemoteEngine final : public Engine {
       connection_;  // shared: a sender may hold it while it is replaced
   pid_t pid_ = -1;
   std::unordered_map<RequestId, OpenRequest> open_;
-  int64_t queued_requests_ = 0, queued_tokens_ = 0;
+  std::vector<Queue> queues_ = std::vector<Queue>(1);       // of each replica
   std::unordered_map<uint64_t, OpenProfile> profile_asks_;  // of this process, by their numbers
   uint64_t profile_asks_made_ = 0;
   CarriedThings constraints_, pictures_;  // of this process
   uint64_t last_name_ = 0;                // of either
   EngineStats stats_;                     // of this process
   EngineStats stats_past_;                // counters of the processes before it
+  // Likewise of each of several replicas that share experts.
+  std::vector<EngineStats> replica_stats_, replica_past_;
   Seconds heard_at_ = 0, ready_at_ = 0;
   Seconds trial_step_ = 0;  // of the process now running
   uint64_t restarts_ = 0;

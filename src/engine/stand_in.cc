@@ -169,6 +169,9 @@ TokenId StandInRunner::Next(SlotId id, SequenceResult& one) {
 
 Status CheckStandIn(const EngineConfig& config) {
   if (config.nodes > 1) return InvalidArgument("a stand-in has one node");
+  if (config.data_parallel_size > 1) {
+    return InvalidArgument("--enable-expert-parallel: a stand-in has no experts; leave it out");
+  }
   if (config.speculation.enabled()) {
     return InvalidArgument("--speculative-config: a stand-in has no drafts; leave it out");
   }

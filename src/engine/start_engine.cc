@@ -12,7 +12,9 @@
 #include "comm/link_communicator.h"
 #include "engine/backend_choice.h"
 #include "engine/draft_choice.h"
+#include "engine/expert_group.h"
 #include "engine/gpu_ranks.h"
+#include "engine/group_team.h"
 #include "engine/kv_budget.h"
 #include "engine/layout_choice.h"
 #include "engine/load_choice.h"
@@ -471,24 +473,29 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                 .held = held};
   Seconds loaded = start;
   double step_seconds = 0;
-  std::unique_ptr<Executor> executor;
+  std::vector<std::unique_ptr<Executor>> executors(1);  // of each replica
   std::unique_ptr<LocalRanks> followers;
   if (layout.ranks() == 1) {
     BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
                         MakeWorker(recipe, *source, {}, table, &loaded));
     step_seconds = worker->largest_step_seconds();
-    executor =
+    executors[0] =
         std::make_unique<LocalExecutor>(WithExchanges(std::move(worker), std::move(exchange), sums),
                                         config.async_scheduling ? 2 : 1);
   } else {
-    BT_LOG(Info, "{} of {} ranks in this process: tensor {}, pipeline {}, decode context {}",
-           held.size(), layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context);
+    BT_LOG(Info, "{} of {} ranks in this process: tensor {}, pipeline {}, decode context {}{}",
+           held.size(), layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context,
+           layout.data > 1 ? fmt::format(", {} replicas that share experts", layout.data) : "");
     const MakeRank make =
         RankMaker(layout, recipe, choice, table, held.front(), &loaded, &step_seconds);
     if (config.node_rank > 0) {
       BT_ASSIGN_OR_RETURN(followers, StartRanksOfNode(*nodes, layout, make));
+    } else if (layout.data > 1) {
+      BT_ASSIGN_OR_RETURN(const std::shared_ptr<GroupTeam> team,
+                          GroupTeam::Start(layout, make, std::move(nodes)));
+      executors = GroupTeam::Members(team);
     } else {
-      BT_ASSIGN_OR_RETURN(executor,
+      BT_ASSIGN_OR_RETURN(executors[0],
                           RankTeam::Start(layout, make, std::move(nodes), config.async_scheduling));
     }
   }
@@ -497,6 +504,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   EngineInfo info{.model_type = model_config.model_type,
                   .max_model_len = budget.max_model_len,
                   .vocab_size = model_config.vocab,
+                  .replicas = layout.data,
                   .num_blocks = budget.num_blocks,
                   .kv_cache_tokens = budget.num_blocks * kBlockTokens,
                   .kv_cache_bytes = budget.bytes,
@@ -506,6 +514,9 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                   .constraints = factory != nullptr,
                   .picture_tokens_max = 0,
                   .fixed = fixed};
+  for (int32_t i = 1; layout.data > 1 && i < layout.data; ++i) {
+    if (NodeThatSamples(layout, config.nodes, i) == 0) info.constraint_replicas = i + 1;
+  }
   info.no_pictures = pictures.why_not;
   if (pictures.choice) pictures.choice->Tell(info);
   // That is of one layer of each kind.
@@ -518,18 +529,26 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                                 .num_blocks = static_cast<int32_t>(budget.num_blocks),
                                 .vocab = model_config.vocab,
                                 .picture_rows = info.picture_rows};
-    return std::unique_ptr<Engine>(
-        std::make_unique<NodeFollower>(info, limits, std::move(nodes), std::move(followers)));
+    return std::unique_ptr<Engine>(std::make_unique<NodeFollower>(
+        info, limits, layout, std::move(nodes), std::move(followers)));
   }
   EngineConfig timed = config;
   if (config.target_step_ms < 0) timed.target_step_ms = backend.gpu ? kGpuStepMs : kCpuStepMs;
+  // How long a step of a group takes does not follow from what one replica plans.
+  if (layout.data > 1) timed.target_step_ms = 0;
   if (timed.target_step_ms > 0 && !config.deterministic) {
     BT_LOG(Info, "Prompts are cut for steps of {} ms while others wait for tokens.",
            timed.target_step_ms);
   }
-  std::unique_ptr<Engine> engine = std::make_unique<LocalEngine>(
-      timed, info, std::move(executor), std::move(sink), std::move(factory), std::move(table));
-  return engine;
+  std::vector<std::unique_ptr<LocalEngine>> replicas;
+  for (size_t i = 0; i < executors.size(); ++i) {
+    const EventSink own =
+        layout.data > 1 ? ExpertGroup::SinkOf(static_cast<int32_t>(i), sink) : sink;
+    replicas.push_back(
+        std::make_unique<LocalEngine>(timed, info, std::move(executors[i]), own, factory, table));
+  }
+  if (layout.data == 1) return std::unique_ptr<Engine>(std::move(replicas.front()));
+  return std::unique_ptr<Engine>(std::make_unique<ExpertGroup>(std::move(replicas)));
 }
 
 }  // namespace
@@ -561,6 +580,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model_config));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
+  BT_RETURN_IF_ERROR(CheckExpertGroup(layout, backend.gpu.has_value()));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
   if (config.deterministic) {
     BT_RETURN_IF_ERROR(CheckFixedOrder(layout, config.nodes, backend.gpu.has_value()));

@@ -151,6 +151,11 @@ void StepLoop::Stop() {
 
 void StepLoop::Run() {
   NameProfileThread("engine");
+  RunSteps();
+  executor_.Rest();
+}
+
+void StepLoop::RunSteps() {
   while (TakeArrivals(/*wait=*/scheduler_.idle() || stuck_)) {
     const Status status = Step();
     if (!status.ok()) {
@@ -242,7 +247,10 @@ Status StepLoop::Step() {
     if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) return {};
   }
   stuck_ = scheduler_.plans_in_flight() == 0;
-  if (stuck_) return executor_.status();
+  if (stuck_) {
+    executor_.Rest();
+    return executor_.status();
+  }
 
   if (budget_) Expect();
   Result<StepResult> result = [this] {

@@ -80,6 +80,7 @@ class StepLoop {
   void Take(Arrival arrival);
   void Emit(RequestId id, FinishReason finish, const Status& error);
 
+  void RunSteps();
   bool TakeArrivals(bool wait);
   void BeginTurn();
   Status Step();

@@ -241,6 +241,7 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
       BT_RETURN_IF_ERROR(RunSequences(plan, begin, end, result));
       begin = end;
     }
+    if (plan.sequences.empty()) BT_RETURN_IF_ERROR(RunForOthers(plan));
     if (model_->ranks() == nullptr) return result;
     BT_RETURN_IF_ERROR(model_->ranks()->status());
     const bool gpu = model_->ops().memory->kind() != DeviceKind::kCpu;
@@ -343,6 +344,34 @@ Status Worker::Apply(const StepPlan& plan) {
   return {};
 }
 
+// Its experts, for the rows of the replicas that share them.
+Status Worker::RunForOthers(const StepPlan& plan) {
+  BT_RETURN_IF_ERROR(CheckGroupRows(plan, 0));
+  if (plan.group_rows.empty()) return {};
+  const ProfileSpan span("forward", {{{"tokens", 0}}});
+  arena_.Reset();
+  ForwardBatch nothing;
+  nothing.tap_layers = config_.tap_layers;
+  const std::vector<TensorView> taps = TapsOf(0);
+  nothing.taps = taps;
+  nothing.group_rows = plan.group_rows;
+  model_->Forward(nothing, layers_, LogitsOf(0), arena_);
+  return {};
+}
+
+// All ranks of a group exchange what the plans say.
+Status Worker::CheckGroupRows(const StepPlan& plan, int64_t rows) const {
+  const RankShare& share = model_->share();
+  const auto replicas = static_cast<size_t>(share.layout.data > 1 ? share.layout.data : 0);
+  if (plan.group_rows.size() == replicas &&
+      (replicas == 0 || plan.group_rows[static_cast<size_t>(share.place.data)] == rows)) {
+    return {};
+  }
+  return Status(
+      Code::kInternal,
+      fmt::format("step {}: {} rows, and the plan told others of another number", plan.step, rows));
+}
+
 Status Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result) {
   Batch batch;
   batch.rows_each = RowsEach(plan, begin, end);
@@ -363,8 +392,9 @@ Status Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, Step
       Pack(plan, planned, batch);
     }
   }
-  if (batch.entries.empty()) return {};
+  if (batch.entries.empty()) return RunForOthers(plan);
   Pad(batch);
+  BT_RETURN_IF_ERROR(CheckGroupRows(plan, std::ssize(batch.tokens)));
   batch.logits = LogitsOf(static_cast<int64_t>(batch.logits_rows.size()));
 
   // Masks are of this batch, and read its plan: they are made by the time it is left.
@@ -387,7 +417,8 @@ Status Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, Step
                           .override_rows = batch.override_rows,
                           .embedding_overrides = batch.embedding_overrides,
                           .tap_layers = config_.tap_layers,
-                          .taps = taps};
+                          .taps = taps,
+                          .group_rows = plan.group_rows};
   {
     const ProfileSpan span("forward", {{{"tokens", static_cast<int64_t>(batch.tokens.size())}}});
     model_->Forward(step, layers_, batch.logits, arena_);

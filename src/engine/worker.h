@@ -137,6 +137,8 @@ class Worker final : public RankWorker {
   // Computes sequences [begin, end) of the plan.
   // An error where other ranks cannot be reached; model_->ranks() may have another.
   Status RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
+  Status RunForOthers(const StepPlan& plan);
+  Status CheckGroupRows(const StepPlan& plan, int64_t rows) const;
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
   void PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const;
   // Another like it, which writes nothing.

@@ -38,6 +38,9 @@ struct ForwardBatch {
   // it and the stages before it found. All ranks are asked for the same.
   std::span<const int32_t> tap_layers = {};
   std::span<const TensorView> taps = {};
+  // Of replicas that share experts: the rows of each in this step, those of this batch among them,
+  // which may be none. All ranks of the group are told the same. Empty: there is one replica.
+  std::span<const int64_t> group_rows = {};
 };
 
 }  // namespace baltoro

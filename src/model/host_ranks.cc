@@ -65,6 +65,12 @@ Result<std::unique_ptr<HostRanks>> HostRanks::Join(Link* link, const ParallelLay
   BT_ASSIGN_OR_RETURN(ranks->pipeline_, JoinThose(link, layout, "pp", [&](const RankPlace& place) {
                         return place.data == mine.data && place.tensor == mine.tensor;
                       }));
+  if (layout.data == 1) return ranks;
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> peers,
+                      JoinThose(link, layout, "dp", [&](const RankPlace& place) {
+                        return place.stage == mine.stage && place.tensor == mine.tensor;
+                      }));
+  ranks->exchange_ = std::make_unique<HostExchange>(std::move(peers));
   return ranks;
 }
 

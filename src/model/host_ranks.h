@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "comm/link.h"
 #include "device/buffer.h"
+#include "model/host_exchange.h"
 #include "ops/rank_ops.h"
 #include "parallel/layout.h"
 
@@ -20,9 +21,12 @@ class HostRanks final : public RankOps {
   // this. kInvalidArgument where world and layout differ in size.
   static Result<std::unique_ptr<HostRanks>> Join(Link* link, const ParallelLayout& layout);
 
-  Status status() const override { return status_; }
+  Status status() const override {
+    return status_.ok() && exchange_ != nullptr ? exchange_->status() : status_;
+  }
   bool recordable() const override { return false; }
   bool adds_in_order() const override { return true; }
+  ExpertExchange* experts() override { return exchange_.get(); }
   void Sum(const OpContext&, TensorView x) override;
   void GatherColumns(const OpContext&,
                      TensorView all,
@@ -40,7 +44,8 @@ class HostRanks final : public RankOps {
   void Gather(Communicator& group, TensorView all, TensorView own, std::span<const int64_t> widths);
 
   std::unique_ptr<Communicator> tensor_, context_, pipeline_;
-  Arena scratch_;  // taken back by every call
+  std::unique_ptr<HostExchange> exchange_;  // null: one replica
+  Arena scratch_;                           // taken back by every call
   Status status_;
 };
 

@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "device/buffer.h"
 #include "model/forward_batch.h"
+#include "model/host_exchange.h"
 #include "model/k2_config.h"
 #include "model/layer_weights.h"
 #include "model/model_ranks.h"
@@ -171,6 +172,8 @@ class K2Model {
   HeadsAttentionArgs HeadsOf(int32_t layer, const Inputs& in, const KvLayerView& cache) const;
   ExpertsHalfArgs ExpertsOf(int32_t layer) const;
   // The step itself: operations alone, and between them what stages tell each other.
+  // Of a replica without rows: its experts, for those of the others.
+  void ComputeForOthers(const ForwardBatch& batch, std::span<const int32_t> layers, Arena& arena);
   void Compute(const Inputs& in,
                std::span<const int32_t> layers,
                std::span<const KvLayerView> cache,
@@ -181,12 +184,19 @@ class K2Model {
     const bool alone = mode_ == StepMode::kAlone || ranks_ == nullptr;
     return alone ? static_cast<RankOps&>(nobody_) : ranks_->ops();
   }
+  // Null: no replica shares experts with this one.
+  ExpertExchange* exchange() {
+    if (share_.layout.data == 1) return nullptr;
+    const bool alone = mode_ == StepMode::kAlone || ranks_ == nullptr;
+    return alone ? &lonely_exchange_ : ranks_->ops().experts();
+  }
 
   K2Config config_;
   const OpsTable& ops_;
   ThreadPool* pool_;
   ModelRanks* ranks_;
   NoRanks nobody_;
+  LonelyExchange lonely_exchange_;
   bool parts_as_of_ranks_ = false;
   StepMode mode_ = StepMode::kRun;
   int32_t key_part_blocks_ = 0;

@@ -95,9 +95,14 @@ void K2Model::Run(const ForwardBatch& batch,
   BT_CHECK(std::ssize(batch.slots) == tokens);
   BT_CHECK(batch.taps.size() == batch.tap_layers.size());
   BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
-  if (tokens == 0) return;
+  const auto replicas = static_cast<size_t>(share_.layout.data);
+  BT_CHECK(batch.group_rows.size() == (replicas > 1 ? replicas : 0));
+  BT_CHECK(replicas == 1 || batch.group_rows[static_cast<size_t>(share_.place.data)] == tokens);
+  if (tokens == 0) return ComputeForOthers(batch, layers, arena);
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
   StepShape shape = ShapeOfStep(tokens, rows);
+  shape.exchange = exchange();
+  shape.group_rows = batch.group_rows;
   const bool decodes = IsDecode(batch);
   const auto longest = [&] {
     return std::ranges::max_element(batch.sequences, {}, &AttentionSequence::key_count)->key_count;
@@ -145,6 +150,20 @@ void K2Model::Run(const ForwardBatch& batch,
   // What was recorded exchanges with others.
   if (graph == nullptr || mode_ == StepMode::kAlone) return compute();
   graph->Launch(Scratch());
+}
+
+void K2Model::ComputeForOthers(const ForwardBatch& batch,
+                               std::span<const int32_t> layers,
+                               Arena& arena) {
+  if (std::ranges::all_of(batch.group_rows, [](int64_t rows) { return rows == 0; })) return;
+  StepShape shape = ShapeOfStep(0, 0);
+  shape.exchange = exchange();
+  shape.group_rows = batch.group_rows;
+  const std::unique_ptr<HiddenState> hidden = ops_.begin(Scratch(), arena, shape);
+  const auto first = static_cast<int32_t>(share_.layers(config_).begin);
+  for (const int32_t layer : layers) {
+    if (config_.is_moe(first + layer)) hidden->ExpertsHalf(ExpertsOf(layer), {});
+  }
 }
 
 bool K2Model::RowsAlone(int64_t rows, int64_t keys, const KvLayerView& cache) {

@@ -163,6 +163,9 @@ void K2Model::RunTrial(const Trial& trial,
     features.assign(config_.draft->tap_layers.size(),
                     TensorView(trial.feature.data(), DType::kF32, {1, config_.hidden}));
   }
+  const int32_t replicas = share_.layout.data;
+  const std::vector<int64_t> group_rows(static_cast<size_t>(replicas > 1 ? replicas : 0),
+                                        std::ssize(slots));
   const StepMode mode = std::exchange(mode_, StepMode::kAlone);
   Run({.tokens = ids,
        .positions = positions,
@@ -172,7 +175,8 @@ void K2Model::RunTrial(const Trial& trial,
        .override_rows = {},
        .embedding_overrides = {},
        .features = features,
-       .feature_rows = config_.draft ? std::span<const int32_t>(ids) : std::span<const int32_t>()},
+       .feature_rows = config_.draft ? std::span<const int32_t>(ids) : std::span<const int32_t>(),
+       .group_rows = group_rows},
       trial.layers, trial.cache,
       TensorView(trial.logits.data(), DType::kF32, {logits_rows, config_.head_vocab()}), arena);
   mode_ = mode;

@@ -40,6 +40,23 @@ std::vector<int32_t> Tokens(const K2Config& config) {
   return tokens;
 }
 
+// What each of `replicas` computes in which step: the same pieces, between which all but the first
+// have steps in which they have nothing to do, each at other times.
+std::vector<std::vector<int32_t>> Schedules(int32_t replicas) {
+  std::vector<std::vector<int32_t>> steps(static_cast<size_t>(replicas));
+  size_t most = 0;
+  for (int32_t replica = 0; replica < replicas; ++replica) {
+    std::vector<int32_t>& own = steps[static_cast<size_t>(replica)];
+    for (size_t i = 0; i < kPieces.size(); ++i) {
+      if (replica > 0) own.insert(own.end(), (static_cast<size_t>(replica) + i) % 3, 0);
+      own.push_back(kPieces[i]);
+    }
+    most = std::max(most, own.size());
+  }
+  for (std::vector<int32_t>& own : steps) own.resize(most, 0);
+  return steps;
+}
+
 // Logits of the last token of the prompt and of those after it, and of some inside; with each, what
 // the first and the third layer left of that token.
 std::vector<float> LogitsOf(K2Model& model, KvForm kv) {
@@ -48,9 +65,18 @@ std::vector<float> LogitsOf(K2Model& model, KvForm kv) {
   runner.TapBehind({0, 2});
   std::vector<float> out;
   size_t at = 0;
-  for (const int32_t piece : kPieces) {
+  const auto replica = static_cast<size_t>(model.share().place.data);
+  const auto steps = Schedules(model.share().layout.data);
+  for (size_t step = 0; step < steps[replica].size(); ++step) {
+    const int32_t piece = steps[replica][step];
+    if (steps.size() > 1) {
+      std::vector<int64_t> rows;
+      for (const std::vector<int32_t>& of : steps) rows.push_back(of[step]);
+      runner.TellRows(rows);
+    }
     const auto next = std::span(tokens).subspan(at, static_cast<size_t>(piece));
     const std::vector<float> logits = runner.Run(next, kPrompt);
+    if (piece == 0) continue;
     out.insert(out.end(), logits.end() - model.config().vocab, logits.end());
     for (const std::vector<float>& tap : runner.taps()) {
       out.insert(out.end(), tap.end() - model.config().hidden, tap.end());
@@ -68,9 +94,10 @@ struct Case {
   bool quantise_inputs = false;
 };
 
-std::vector<float> OnRanks(const Case& setup, const ParallelLayout& layout) {
+// Of each replica, by its first rank of the last stage.
+std::vector<std::vector<float>> OnRanks(const Case& setup, const ParallelLayout& layout) {
   ThreadWorld world(layout.ranks());
-  std::vector<float> out;
+  std::vector<std::vector<float>> out(static_cast<size_t>(layout.data));
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
     threads.emplace_back([&, rank] {
@@ -90,7 +117,9 @@ std::vector<float> OnRanks(const Case& setup, const ParallelLayout& layout) {
       EXPECT_TRUE(model.value()->ReserveScratch(setup.kv, 160, 4, arena).ok());
       std::vector<float> logits = LogitsOf(*model.value(), setup.kv);
       EXPECT_TRUE(ranks.value()->status().ok()) << ranks.value()->status().message();
-      if (rank == layout.ranks() - layout.tensor) out = std::move(logits);
+      const RankPlace place = PlaceOf(layout, rank);
+      if (place.stage + 1 != layout.pipeline || place.tensor != 0) return;
+      out[static_cast<size_t>(place.data)] = std::move(logits);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -107,7 +136,7 @@ std::vector<float> OnOne(const Case& setup) {
 }
 
 std::string NameOf(const ParallelLayout& l) {
-  return fmt::format("TP{} PP{} DCP{}{}", l.tensor, l.pipeline, l.decode_context,
+  return fmt::format("TP{} PP{} DCP{} DP{}{}", l.tensor, l.pipeline, l.decode_context, l.data,
                      l.whole_experts ? " EP" : "");
 }
 
@@ -117,7 +146,9 @@ void ExpectSame(const Case& setup,
   const std::vector<float> one = OnOne(setup);
   for (const ParallelLayout& layout : layouts) {
     SCOPED_TRACE(NameOf(layout));
-    EXPECT_TRUE(test::Near(OnRanks(setup, layout), one, tolerance));
+    for (const std::vector<float>& replica : OnRanks(setup, layout)) {
+      EXPECT_TRUE(test::Near(replica, one, tolerance));
+    }
   }
 }
 
@@ -183,6 +214,39 @@ TEST(RanksTest, AModelWithoutLowRankQueriesOrSharedExpertsIsCutAlike) {
   setup.config.shared_experts = 0;
   setup.config.tied_embeddings = true;
   ExpectSame(setup, {{.tensor = 2, .pipeline = 2, .decode_context = 2}}, kSums);
+}
+
+// Each replica has its own keys and its own steps, and no more than its share of the experts.
+TEST(RanksTest, ReplicasThatShareExpertsSayWhatOneRankSays) {
+  ExpectSame({},
+             {{.data = 2, .whole_experts = true},
+              {.tensor = 2, .data = 2, .whole_experts = true},
+              {.tensor = 2, .data = 2, .whole_experts = true, .experts_in_turn = true},
+              {.tensor = 2, .data = 4, .whole_experts = true},
+              {.data = 8, .whole_experts = true},
+              {.tensor = 2, .decode_context = 2, .data = 2, .whole_experts = true}},
+             kSums);
+}
+
+TEST(RanksTest, SharedExpertsOfEveryFormSayWhatOneRankSays) {
+  const std::vector<ParallelLayout> layouts = {{.data = 2, .whole_experts = true},
+                                               {.tensor = 2, .data = 2, .whole_experts = true},
+                                               {.tensor = 2, .data = 4, .whole_experts = true}};
+  for (const WeightForm form : {WeightForm::kFp8Block, WeightForm::kInt4Group}) {
+    SCOPED_TRACE(WeightFormName(form));
+    ExpectSame({.form = form}, layouts, kSums);
+  }
+  // As above: without cut rows nothing is rounded otherwise.
+  ExpectSame({.form = WeightForm::kInt4}, {layouts[0]}, kSums);
+  ExpectSame({.form = WeightForm::kInt4}, {layouts[1], layouts[2]}, {.nmse = 0.1, .max_abs = 2});
+  ExpectSame({.form = WeightForm::kInt4Group, .act = DType::kBf16, .kv = KvForm::kFp8}, layouts,
+             {.nmse = 1e-3, .max_abs = 0.3});
+}
+
+// A row's sums are added in the order of the ranks, whatever other replicas compute beside it.
+TEST(RanksTest, WhatAReplicaSaysDoesNotDependOnTheOthers) {
+  const auto said = OnRanks({}, {.tensor = 2, .data = 2, .whole_experts = true});
+  EXPECT_EQ(said[0], said[1]);
 }
 
 TEST(RanksTest, AFailureEndsTheStepOfEveryRank) {

@@ -25,6 +25,7 @@
 
 namespace baltoro {
 
+class ExpertExchange;
 class RankOps;
 struct ExpertsHalfArgs;
 
@@ -55,6 +56,10 @@ struct StepShape {
   // Whether what ranks add to a sum of many rows may be rounded to bf16, as their exchange does it
   // in any case (RankOps::takes_rounded_parts).
   bool rounds_parts = false;
+  // Of replicas that share experts: the way to the others, and how many rows each of them has in
+  // this step. A step of no tokens takes part in ExpertsHalf alone.
+  ExpertExchange* exchange = nullptr;  // null: this replica has all experts
+  std::span<const int64_t> group_rows = {};
 };
 
 struct AttentionHalfArgs {

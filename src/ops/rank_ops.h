@@ -17,6 +17,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "ops/expert_exchange.h"
 #include "ops/ops.h"
 #include "tensor/tensor_view.h"
 
@@ -38,6 +39,8 @@ class RankOps {
   // Ends what waits, here and on the ranks that can be reached; status() says so from then on. Any
   // thread, while this lives.
   virtual void Abort() {}
+  // With the replicas that share the experts. Null: this replica has all of them.
+  virtual ExpertExchange* experts() { return nullptr; }
 
   // Tensor ranks: x [T, H] part, contiguous, of one type on all ranks, becomes the sum of all,
   // added in f32 in the order of the ranks: the same bits on each. GPUs may send parts and sums

@@ -98,6 +98,29 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape) {
   return {};
 }
 
+Status CheckExpertGroup(const ParallelLayout& layout, bool gpus) {
+  if (layout.data == 1) return {};
+  constexpr const char* kApart =
+      "leave out --enable-expert-parallel, and each replica has all experts";
+  if (!layout.whole_experts) {
+    return InvalidArgument("replicas of one engine share whole experts: --enable-expert-parallel");
+  }
+  if (gpus) {
+    return InvalidArgument(fmt::format(
+        "--enable-expert-parallel with --data-parallel-size {}: replicas share experts among ranks "
+        "on CPUs so far, GPUs do not exchange the rows of theirs yet: {}",
+        layout.data, kApart));
+  }
+  if (layout.pipeline > 1) {
+    return InvalidArgument(
+        fmt::format("--pipeline-parallel-size {} with --enable-expert-parallel and "
+                    "--data-parallel-size {}: replicas that share experts have one stage: leave "
+                    "out --pipeline-parallel-size; or {}",
+                    layout.pipeline, layout.data, kApart));
+  }
+  return {};
+}
+
 Status CheckEncoderHeads(const ParallelLayout& layout, int32_t heads) {
   if (heads % layout.tensor == 0) return {};
   return InvalidArgument(fmt::format(

@@ -54,6 +54,10 @@ struct LayoutShape {
 // kInvalidArgument: which sizes clash and which flag to change.
 Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape);
 
+// Whether replicas can share experts like that (an expert group); one replica always can. `gpus`: a
+// rank is a GPU. kInvalidArgument: what to leave out.
+Status CheckExpertGroup(const ParallelLayout& layout, bool gpus);
+
 // Whether the tensor ranks can each have as many heads of a picture encoder. kInvalidArgument:
 // which flag to change.
 Status CheckEncoderHeads(const ParallelLayout& layout, int32_t heads);

@@ -9,19 +9,20 @@ namespace {
 
 // The place of a rank in the order in which nodes take them, and back: it is its own inverse.
 int32_t Turned(const ParallelLayout& layout, int32_t rank) {
-  const int32_t stage = rank / layout.tensor;
-  return (layout.pipeline - 1 - stage) * layout.tensor + rank % layout.tensor;
+  const int32_t replica = layout.tensor * layout.pipeline, within = rank % replica;
+  const int32_t stage = within / layout.tensor;
+  return rank - within + (layout.pipeline - 1 - stage) * layout.tensor + within % layout.tensor;
 }
 
 }  // namespace
 
 Status CheckNodes(const ParallelLayout& layout, int32_t nodes) {
-  BT_CHECK(layout.data == 1);
   if (nodes >= 1 && layout.ranks() % nodes == 0) return {};
+  std::string of = "--tensor-parallel-size " + std::to_string(layout.tensor) +
+                   " and --pipeline-parallel-size " + std::to_string(layout.pipeline);
+  if (layout.data > 1) of += " and --data-parallel-size " + std::to_string(layout.data);
   return InvalidArgument("--nnodes " + std::to_string(nodes) + " does not divide the " +
-                         std::to_string(layout.ranks()) + " ranks of --tensor-parallel-size " +
-                         std::to_string(layout.tensor) + " and --pipeline-parallel-size " +
-                         std::to_string(layout.pipeline));
+                         std::to_string(layout.ranks()) + " ranks of " + of);
 }
 
 Status CheckFixedOrder(const ParallelLayout& layout, int32_t nodes, bool gpus) {
@@ -53,6 +54,11 @@ std::vector<int32_t> RanksOfNode(const ParallelLayout& layout, int32_t nodes, in
 int32_t NodeOfRank(const ParallelLayout& layout, int32_t nodes, int32_t rank) {
   BT_CHECK(CheckNodes(layout, nodes).ok() && rank >= 0 && rank < layout.ranks());
   return Turned(layout, rank) / (layout.ranks() / nodes);
+}
+
+int32_t NodeThatSamples(const ParallelLayout& layout, int32_t nodes, int32_t replica) {
+  BT_CHECK(layout.pipeline == 1);
+  return NodeOfRank(layout, nodes, replica * layout.tensor);
 }
 
 }  // namespace baltoro

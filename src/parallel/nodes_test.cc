@@ -25,6 +25,20 @@ TEST(NodesTest, ANodeMayHoldSeveralStagesOrAPartOfOne) {
   EXPECT_THAT(RanksOfNode({.tensor = 4}, 2, 1), ElementsAre(2, 3));
 }
 
+TEST(NodesTest, TheHeadHoldsTheFirstReplicas) {
+  const ParallelLayout layout{.tensor = 2, .data = 4, .whole_experts = true};
+  EXPECT_THAT(RanksOfNode(layout, 2, 0), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(RanksOfNode(layout, 2, 1), ElementsAre(4, 5, 6, 7));
+  std::vector<int32_t> nodes;
+  for (int32_t replica = 0; replica < 4; ++replica) {
+    nodes.push_back(NodeThatSamples(layout, 2, replica));
+  }
+  EXPECT_THAT(nodes, ElementsAre(0, 0, 1, 1));
+  EXPECT_EQ(CheckNodes(layout, 3).message(),
+            "--nnodes 3 does not divide the 8 ranks of --tensor-parallel-size 2 and "
+            "--pipeline-parallel-size 1 and --data-parallel-size 4");
+}
+
 TEST(NodesTest, EveryRankIsOnOneNodeAndTheSamplingOneLeadsTheHead) {
   for (const int32_t tensor : {1, 2, 8}) {
     for (const int32_t pipeline : {1, 2, 3, 4}) {

@@ -149,7 +149,9 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   const int64_t tokens = o.max_num_batched_tokens;
   const int64_t expert_columns =
       o.layout.whole_experts ? c.moe_intermediate : up(c.moe_intermediate, o.layout.expert_ranks());
-  const int64_t pairs = std::min(tokens, kExpertTokens) * c.router.top_k;
+  // Of all replicas that share the experts.
+  const int64_t group_tokens = tokens * o.layout.data;
+  const int64_t pairs = std::min(group_tokens, kExpertTokens) * c.router.top_k;
   // A draft takes what a sequence of one token takes.
   const int64_t decode_rows = o.max_num_seqs * int64_t{1 + o.drafts};
   const int64_t rows = std::max<int64_t>(std::min(decode_rows, tokens), o.fixed_rows);
@@ -160,6 +162,13 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
 
   std::vector<PlanItem> out;
   out.push_back({"activations", tokens * (per_token + context), fmt::format("{} tokens", tokens)});
+  if (o.layout.data > 1) {
+    // As they are computed with, and as they travel: there with what experts chose, back as sums.
+    const int64_t there = act * c.hidden + 8 * c.router.top_k, back = 4 * c.hidden;
+    out.push_back({"rows of other replicas",
+                   group_tokens * (2 * there + back) + tokens * std::max(there, back),
+                   fmt::format("{} tokens of {} replicas", group_tokens, o.layout.data)});
+  }
   out.push_back({"rows of the last layer", logits_rows * 8 * c.hidden, ""});
   if (o.device.gpu) {
     // Operations take it one after the other.
@@ -169,7 +178,7 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   } else {
     if (c.experts > 0) {
       out.push_back({"expert workspace", of_experts,
-                     fmt::format("{} tokens at a time", std::min(tokens, kExpertTokens))});
+                     fmt::format("{} tokens at a time", std::min(group_tokens, kExpertTokens))});
     }
     out.push_back({"attention workspace", of_attention, fmt::format("{} sequences", rows)});
   }

@@ -350,6 +350,31 @@ TEST(MemoryPlanTest, AHostGivesAQuarterOfItsRoomToTheCache) {
   EXPECT_LT(Plan(model, asked).stages[0].kv_bytes, 0);
 }
 
+// Each replica has a cache of its own, a part of the experts, and room for the rows of all.
+TEST(MemoryPlanTest, ReplicasThatShareExpertsHaveAPartOfThemAndRoomForAllRows) {
+  PlanOptions options;
+  options.device = {.name = "this machine", .memory_bytes = int64_t{1} << 40, .gpu = false};
+  options.layout = {.tensor = 2, .whole_experts = true};
+  options.max_num_batched_tokens = 1024;
+  options.kv_cache_bytes = int64_t{1} << 30;
+  const ModelDescription model = DescribeModel("Kimi-K2-Instruct").value();
+  const MemoryPlan alone = PlanMemory(model, options).value();
+  options.layout.data = 4;
+  const MemoryPlan shared = PlanMemory(model, options).value();
+  const auto bytes = [](const std::vector<PlanItem>& items, const char* name) {
+    int64_t sum = 0;
+    for (const PlanItem& item : items) sum += item.name == name ? item.bytes : 0;
+    return sum;
+  };
+  const RankPlan &one = alone.stages[0], &of_four = shared.stages[0];
+  EXPECT_EQ(bytes(of_four.weights, "routed experts"), bytes(one.weights, "routed experts") / 4);
+  EXPECT_EQ(shared.kv_tokens, alone.kv_tokens);
+  EXPECT_EQ(shared.replicas, 4);
+  EXPECT_EQ(bytes(one.arenas, "rows of other replicas"), 0);
+  // Rows in bf16 and their sums in f32, 7,168 wide, of 4 replicas.
+  EXPECT_GT(bytes(of_four.arenas, "rows of other replicas"), 4 * 1024 * 7168 * (2 * 2 + 4));
+}
+
 TEST(MemoryPlanTest, AHostThatHasRoomIsToldHowMuchCacheToAskFor) {
   const ModelDescription model = Known("DeepSeek-V2-Lite");  // 163840 tokens of 31104 bytes
   PlanOptions options = OnHost(64);

@@ -100,6 +100,9 @@ struct StepPlan {
   std::vector<BlockId> new_blocks;         // entry b of a block table holds positions
                                            // [64 b, 64 b + 64)
   int32_t drafts_wanted = 0;  // behind what each sequence samples, for a later step to verify
+  // Of replicas that share experts: the tokens of each one's plan for this step, those of this one
+  // among them. Such a plan may be empty: then it is for the others. Empty: there is one replica.
+  std::vector<int64_t> group_rows = {};
 
   bool empty() const { return sequences.empty() && encodes.empty() && admitted.empty(); }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }

@@ -182,6 +182,9 @@ Status Check(const StepPlan& plan, const StepPlanLimits& limits) {
   if (!AllBelow(plan.tokens, kSampledToken, limits.vocab)) {
     return InvalidArgument("step plan: a token outside of the vocabulary");
   }
+  if (!std::ranges::all_of(plan.group_rows, [](int64_t rows) { return rows >= 0; })) {
+    return InvalidArgument("step plan: a number of rows below 0");
+  }
   for (const AdmittedSequence& admitted : plan.admitted) {
     if (!IsValid(admitted, limits)) {
       return InvalidArgument("step plan: an admitted sequence with a value out of range");
@@ -216,6 +219,7 @@ std::string SerialisePlan(const StepPlan& plan) {
   writer.PutArray<TokenId>(plan.tokens);
   PutIds(writer, plan.new_blocks);
   writer.Put(plan.drafts_wanted);
+  writer.PutArray<int64_t>(plan.group_rows);
   return writer.Take();
 }
 
@@ -234,6 +238,7 @@ Result<StepPlan> ParsePlan(std::string_view bytes, const StepPlanLimits& limits)
   plan.tokens = reader.GetArray<TokenId>();
   plan.new_blocks = GetIds<BlockId>(reader);
   plan.drafts_wanted = reader.Get<int32_t>();
+  plan.group_rows = reader.GetArray<int64_t>();
   BT_RETURN_IF_ERROR(reader.Finish("step plan"));
   BT_RETURN_IF_ERROR(Check(plan, limits));
   return plan;

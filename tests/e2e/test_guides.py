@@ -13,20 +13,22 @@ import pytest
 
 from conftest import PROGRAM, ROOT, Server
 from hub import Hub
-from nodes import SMALL, Cluster, free_port
+from nodes import SMALL, Cluster, Node, free_port
 from wide_pocket import make_wide_pocket
 
 VLLM = str(pathlib.Path(PROGRAM).with_name("vllm"))
 GUIDES = json.loads((ROOT / "tests/guides/cases.json").read_text())["guides"]
 EXAMPLES = ROOT / "examples/guides"
 # What the guides leave to the reader.
-VARIABLES = {"MODEL_PATH": "/models/kimi-k2.5", "EAGLE3_PATH": "/models/kimi-k2.5-eagle3-mla"}
+VARIABLES = {"MODEL_PATH": "/models/kimi-k2.5", "EAGLE3_PATH": "/models/kimi-k2.5-eagle3-mla", "node0_ip": "127.0.0.1",
+             "MASTER_IP": "127.0.0.1", "PORT": str(free_port())}
+DRAFTS = (VARIABLES["EAGLE3_PATH"], "lightseekorg/kimi-k2.5-eagle3")
 KINDS = {"serve": [], "request": [], "client": [], "launch": []}
 for guide in GUIDES:
     for entry in guide["cases"]:
         entry["guide"] = guide["file"]
         KINDS.setdefault(entry["kind"], []).append(entry)
-RUNNING = [entry for entry in KINDS["serve"] if not entry.get("waits") or "runs_without" in entry]
+RUNNING = [entry for entry in KINDS["serve"] if (not entry.get("waits") or "runs_without" in entry) and "head" not in entry]
 
 
 def name_of(entry):
@@ -39,11 +41,15 @@ def printed(entry):
 
 
 def words_of(entry):
-    """Behind `vllm serve`: MODEL and flags but for what the case leaves out, and then what it adds."""
+    """Behind `vllm serve`: MODEL and flags but for what the case leaves out and where servers are, and then what it adds."""
     command = re.sub(r"\$\{?(\w+)\}?", lambda found: VARIABLES[found.group(1)], printed(entry).replace("\\\n", " "))
     words = shlex.split(command)
     assert words[:2] == ["vllm", "serve"]
     kept = [word for word in words[2:] if word not in entry.get("runs_without", [])]
+    for flag in {"--host", "--port"} & set(kept):
+        del kept[kept.index(flag):kept.index(flag) + 2]
+    if (flag := "--data-parallel-rpc-port") in kept:
+        kept[kept.index(flag) + 1] = VARIABLES["PORT"]
     return kept + shlex.split(entry.get("added", {"flags": ""})["flags"])
 
 
@@ -53,11 +59,16 @@ def models(tmp_path_factory):
     home = tmp_path_factory.mktemp("models")
     made = {"pocket": "pocket"}
     make_wide_pocket(ROOT / "pocket/model", home / "bf16")
-    for weights in ("fp8", "int4"):
+    for weights in ("fp8", "int4", "w4a8"):
         made[f"wide {weights}"] = str(home / weights)
         subprocess.run([PROGRAM, "quantize", str(home / "bf16"), str(home / weights), "--format", weights], check=True,
                        capture_output=True)
     return made
+
+
+def nodes_beside(entry):
+    """The other nodes of a server, each with a command of its own."""
+    return [other for other in KINDS["serve"] if (other["guide"], other.get("head")) == (entry["guide"], entry["id"])]
 
 
 def said_of_flags(words, env):
@@ -120,13 +131,14 @@ def send(entry, url):
 @pytest.mark.parametrize("entry", RUNNING, ids=name_of)
 def test_a_server_of_a_guide_starts_as_printed(entry, models):
     words = words_of(entry)
-    map_of_models = f"{words[0]}={models[entry['model']]},{VARIABLES['EAGLE3_PATH']}=pocket"
+    map_of_models = ",".join([f"{words[0]}={models[entry['model']]}", *(f"{draft}=pocket" for draft in DRAFTS)])
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "BALTORO_MODEL_MAP": map_of_models}
     for flag in entry.get("runs_without", []):
         refused = subprocess.run([VLLM, "serve", *words, flag], env=env, capture_output=True, text=True, timeout=60, check=False)
         assert refused.returncode == 1 and f"{flag} is not available yet" in refused.stderr, refused.stderr
     flags = said_of_flags(words, env)
     expect_every_flag(entry, words, flags)
+    others = [Node(*words_of(other), env=env) for other in nodes_beside(entry)]
     server = Server(*words, env=env, program=VLLM)
     try:
         expect_in_log(entry, flags, server)
@@ -144,8 +156,13 @@ def test_a_server_of_a_guide_starts_as_printed(entry, models):
         for request in KINDS["request"] + KINDS["client"]:
             if request["guide"] == entry["guide"] and request["server"] == entry["id"]:
                 send(request, server.url)
+        for other, node in zip(nodes_beside(entry), others, strict=True):
+            for line in ["Ready: node 1 of 2", *other["says"]]:
+                assert node.says(line), (line, node.text())
     finally:
         server.stop()
+        for node in others:
+            node.stop()
 
 
 def test_requests_whose_servers_wait_are_answered_by_one_of_that_name():
@@ -158,7 +175,7 @@ def test_requests_whose_servers_wait_are_answered_by_one_of_that_name():
             send(request, server.url)
     finally:
         server.stop()
-    assert len(waiting) == 4
+    assert len(waiting) == 1
 
 
 def test_an_installation_has_the_name_and_leaves_that_of_another(tmp_path):

@@ -226,13 +226,15 @@ std::vector<float> TinyRunner::RunAmong(std::span<const int32_t> tokens,
     slots.push_back(blocks_[position / kBlock] * kBlock + position % kBlock);
     rows.push_back(padding + i);
   }
-  sequences.push_back({.query_begin = padding,
-                       .query_count = count,
-                       .first_position = position_,
-                       .absorbed_from = absorbed_from,
-                       .blocks = blocks_,
-                       .block_positions = {},
-                       .key_count = position_ + count});
+  if (count > 0) {
+    sequences.push_back({.query_begin = padding,
+                         .query_count = count,
+                         .first_position = position_,
+                         .absorbed_from = absorbed_from,
+                         .blocks = blocks_,
+                         .block_positions = {},
+                         .key_count = position_ + count});
+  }
   position_ += count;
 
   const int64_t vocab = model_.config().vocab;
@@ -255,7 +257,8 @@ std::vector<float> TinyRunner::RunAmong(std::span<const int32_t> tokens,
                   .override_rows = {},
                   .embedding_overrides = {},
                   .tap_layers = tap_layers_,
-                  .taps = taps},
+                  .taps = taps,
+                  .group_rows = group_rows_},
                  cache_, TensorView(logits_.data(), DType::kF32, {count, vocab}), arena_);
   BT_CHECK(model_.ops().memory->CopyOut(logits.data(), logits_.data(), bytes).ok());
   return logits;

@@ -87,6 +87,8 @@ class TinyRunner {
   // each.
   void TapBehind(std::vector<int32_t> layers) { tap_layers_ = std::move(layers); }
   const std::vector<std::vector<float>>& taps() const { return taps_; }
+  // Of replicas that share experts: the tokens of each in the next steps, which may be none.
+  void TellRows(std::vector<int64_t> of_replicas) { group_rows_ = std::move(of_replicas); }
   // As above with `padding` more sequences in the same step, whose logits are dropped.
   std::vector<float> RunAmong(std::span<const int32_t> tokens, int32_t absorbed_from, int padding);
 
@@ -99,6 +101,7 @@ class TinyRunner {
   int32_t position_ = 0;
   Arena arena_;
   Buffer logits_;  // of the step with the most rows so far
+  std::vector<int64_t> group_rows_;
   std::vector<int32_t> tap_layers_;
   std::vector<std::vector<float>> taps_;
 };

@@ -1,8 +1,10 @@
 #include "ops/compose/composed_state.h"
 
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
+#include "ops/expert_exchange.h"
 #include "ops/rank_ops.h"
 
 namespace baltoro {
@@ -43,6 +45,14 @@ ComposedState::ComposedState(
     features_ = take(ops.act, shape.feature_parts * shape.hidden);
     pair_ = take(ops.act, 2 * shape.hidden);
     qkv_ = take(ops.act, (shape.heads + 2 * shape.key_heads) * shape.head_width);
+  }
+  if (shape.exchange != nullptr) {
+    const auto& rows = shape.group_rows;
+    const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    group_rows_ = take_rows(ops.act, all, shape.hidden);
+    group_ids_ = take_rows(DType::kI32, all, shape.top_k);
+    group_weights_ = take_rows(DType::kF32, all, shape.top_k);
+    group_delta_ = take_rows(DType::kF32, all, shape.hidden);
   }
   last_residual_ = take_rows(DType::kF32, shape.logits_rows, shape.hidden);
   last_delta_ = take_rows(DType::kF32, shape.logits_rows, shape.hidden);
@@ -231,6 +241,12 @@ void ComposedState::Look(ExpertsTap* tap, ChosenExperts& chosen) {
 }
 
 void ComposedState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) {
+  ChosenExperts chosen{.ids = ids_,
+                       .weights = weights_,
+                       .logits = router_,
+                       .bias = args.router_bias,
+                       .params = args.params};
+  if (shape_.tokens == 0) return Experts(args, chosen);  // for rows of others
   Normalise(args.norm, args.eps);
   // The shared experts see every token; the routed ones add to their output.
   if (args.shared_gate_up.n > 0) {
@@ -240,20 +256,31 @@ void ComposedState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& nex
   }
   ops_.linear(Fresh(), router_, normed_, args.router);
   ops_.route(Fresh(), ids_, weights_, router_, args.router_bias, args.params);
-  ChosenExperts chosen{.ids = ids_,
-                       .weights = weights_,
-                       .logits = router_,
-                       .bias = args.router_bias,
-                       .params = args.params};
   Look(args.tap, chosen);
-  ops_.expert_bank(Fresh(), {.out = delta_,
-                             .x = normed_,
-                             .ids = chosen.ids,
-                             .weights = chosen.weights,
-                             .gate_up = args.gate_up,
-                             .down = args.down,
-                             .slot_of = args.slot_of});
+  Experts(args, chosen);
   Leave(next);
+}
+
+void ComposedState::Experts(const ExpertsHalfArgs& args, const ChosenExperts& chosen) {
+  ExpertBankArgs bank{.out = delta_,
+                      .x = normed_,
+                      .ids = chosen.ids,
+                      .weights = chosen.weights,
+                      .gate_up = args.gate_up,
+                      .down = args.down,
+                      .slot_of = args.slot_of};
+  if (shape_.exchange == nullptr) return ops_.expert_bank(Fresh(), bank);
+  const ExpertExchange::Gathered gathered[] = {{.all = group_rows_, .own = bank.x},
+                                               {.all = group_ids_, .own = bank.ids},
+                                               {.all = group_weights_, .own = bank.weights}};
+  shape_.exchange->Gather(Fresh(), gathered, shape_.group_rows);
+  bank.out = group_delta_;
+  bank.x = group_rows_;
+  bank.ids = group_ids_;
+  bank.weights = group_weights_;
+  ops_.clear(Fresh(), group_delta_);
+  ops_.expert_bank(Fresh(), bank);
+  shape_.exchange->AddBack(Fresh(), delta_, group_delta_, shape_.group_rows);
 }
 
 void ComposedState::Logits(const LogitsArgs& args) {

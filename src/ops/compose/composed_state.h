@@ -50,6 +50,8 @@ class ComposedState : public HiddenState {
   // delta = down(swiglu(gate_up(normed))).
   void Mlp(const PackedMatrix& gate_up, const PackedMatrix& down);
   void Look(ExpertsTap* tap, ChosenExperts& chosen);
+  // delta += what this rank's experts find; where replicas share them, for the rows of all.
+  void Experts(const ExpertsHalfArgs& args, const ChosenExperts& chosen);
   // What a half has found lies in `delta`, to be added.
   void Leave(const NextHalf& next) {
     added_ = false;
@@ -91,6 +93,11 @@ class ComposedState : public HiddenState {
   TensorView group_attention_;  // [T, g V] act
   TensorView lse_;              // [T, g] f32
   TensorView part_logits_;      // [logits rows, this rank's vocabulary] f32
+  // Of replicas that share experts. G: rows of all.
+  TensorView group_rows_;     // [G, H] act
+  TensorView group_ids_;      // [G, k] i32
+  TensorView group_weights_;  // [G, k] f32
+  TensorView group_delta_;    // [G, H] f32
   // There is no addition without a norm: that of the half behind, or at the end of a stage, where
   // nobody reads it, that of the last.
   TensorView norm_;

@@ -1,0 +1,210 @@
+#include "engine/group_team.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/profile.h"
+#include "engine/node_follower.h"
+#include "parallel/nodes.h"
+
+namespace baltoro {
+namespace {
+
+// How often one who waits for a result looks whether it can still come.
+constexpr Seconds kLook = 0.1;
+
+}  // namespace
+
+class GroupTeam::Member final : public Executor {
+ public:
+  Member(std::shared_ptr<GroupTeam> team, int32_t replica)
+      : team_(std::move(team)), replica_(replica) {}
+
+  int plans_in_flight() const override { return 1; }
+  baltoro::Status Start(StepPlan plan) override {
+    return team_->StartPlan(replica_, std::move(plan));
+  }
+  Result<StepResult> Finish() override { return team_->Finish(replica_); }
+  void Rest() override { team_->Rest(replica_); }
+  baltoro::Status status() const override { return team_->status(); }
+  void Leave() override { team_->Leave(); }
+
+ private:
+  const std::shared_ptr<GroupTeam> team_;
+  const int32_t replica_;
+};
+
+GroupTeam::GroupTeam(const ParallelLayout& layout,
+                     std::unique_ptr<NodeWorld> nodes,
+                     std::unique_ptr<LocalRanks> local)
+    : layout_(layout),
+      nodes_(std::move(nodes)),
+      local_(std::move(local)),
+      replicas_(static_cast<size_t>(layout.data)),
+      thread_([this] { RunSteps(); }) {}
+
+GroupTeam::~GroupTeam() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+Result<std::shared_ptr<GroupTeam>> GroupTeam::Start(const ParallelLayout& layout,
+                                                    const MakeRank& make,
+                                                    std::unique_ptr<NodeWorld> nodes) {
+  BT_CHECK(layout.pipeline == 1 && layout.data > 1);
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<LocalRanks> local,
+                      nodes == nullptr ? LocalRanks::StartAll(layout, make)
+                                       : StartRanksOfNode(*nodes, layout, make));
+  return std::shared_ptr<GroupTeam>(new GroupTeam(layout, std::move(nodes), std::move(local)));
+}
+
+std::vector<std::unique_ptr<Executor>> GroupTeam::Members(const std::shared_ptr<GroupTeam>& team) {
+  std::vector<std::unique_ptr<Executor>> members;
+  for (size_t i = 0; i < team->replicas_.size(); ++i) {
+    members.push_back(std::make_unique<Member>(team, static_cast<int32_t>(i)));
+  }
+  return members;
+}
+
+Status GroupTeam::StartPlan(int32_t replica, StepPlan plan) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  Replica& one = replicas_[static_cast<size_t>(replica)];
+  BT_CHECK(one.state == State::kResting || one.state == State::kThinking);
+  one.plan = std::move(plan);
+  one.state = State::kPlanned;
+  changed_.notify_all();
+  return {};
+}
+
+void GroupTeam::Rest(int32_t replica) {
+  const std::lock_guard lock(mutex_);
+  Replica& one = replicas_[static_cast<size_t>(replica)];
+  if (one.state != State::kThinking) return;
+  one.state = State::kResting;
+  changed_.notify_all();
+}
+
+Result<StepResult> GroupTeam::Finish(int32_t replica) {
+  std::unique_lock lock(mutex_);
+  Replica& one = replicas_[static_cast<size_t>(replica)];
+  changed_.wait(lock, [&] { return one.result.has_value() || !failure_.ok(); });
+  if (!one.result.has_value()) return failure_;
+  return *std::exchange(one.result, std::nullopt);
+}
+
+Status GroupTeam::status() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+  }
+  if (nodes_ != nullptr) BT_RETURN_IF_ERROR(nodes_->status());
+  return local_->status();
+}
+
+void GroupTeam::Leave() {
+  if (nodes_ != nullptr) nodes_->Leave();
+}
+
+void GroupTeam::RunSteps() {
+  NameProfileThread("group");
+  for (;;) {
+    PlanMessages messages;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stop_ || CanBegin(); });
+      if (stop_) return;
+      messages = TakePlans();
+    }
+    const Status status = RunStep(messages);
+    if (status.ok()) continue;
+    const std::lock_guard lock(mutex_);
+    failure_ = status;
+    changed_.notify_all();
+    return;
+  }
+}
+
+bool GroupTeam::CanBegin() const {
+  const auto waited_for = [](const Replica& one) {
+    return one.state == State::kThinking || one.state == State::kComputing;
+  };
+  return std::ranges::none_of(replicas_, waited_for) &&
+         std::ranges::any_of(replicas_,
+                             [](const Replica& one) { return one.state == State::kPlanned; });
+}
+
+PlanMessages GroupTeam::TakePlans() {
+  std::vector<int64_t> rows;
+  for (const Replica& one : replicas_) {
+    rows.push_back(one.state == State::kPlanned ? one.plan.num_tokens() : 0);
+  }
+  PlanMessages messages;
+  for (Replica& one : replicas_) {
+    auto message = std::make_shared<PlanMessage>();
+    message->finished = std::exchange(one.finished, {});
+    if (one.state == State::kPlanned) {
+      message->plan = std::exchange(one.plan, {});
+      one.state = State::kComputing;
+    }
+    message->plan.group_rows = rows;
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+Status GroupTeam::RunStep(const PlanMessages& messages) {
+  if (nodes_ != nullptr) BT_RETURN_IF_ERROR(nodes_->Send(SerialiseMessages(messages)));
+  BT_RETURN_IF_ERROR(local_->Send(messages));
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const auto replica = static_cast<int32_t>(i);
+    const bool here = nodes_ == nullptr || NodeThatSamples(layout_, nodes_->nodes(), replica) == 0;
+    if (!here || messages[i]->plan.empty()) continue;
+    BT_ASSIGN_OR_RETURN(StepResult result, WaitForResult(replica));
+    Deliver(replica, std::move(result));
+  }
+  return nodes_ == nullptr ? Status() : TakeResultsOfNodes();
+}
+
+Result<StepResult> GroupTeam::WaitForResult(int32_t replica) {
+  for (;;) {
+    std::optional<Result<StepResult>> result = local_->TakeResult(kLook, replica);
+    if (result.has_value()) return *std::move(result);
+    if (nodes_ == nullptr || nodes_->status().ok()) continue;
+    local_->Abort(nodes_->status().message());
+    return nodes_->status();
+  }
+}
+
+// Each node tells what it has; the head has told its own already.
+Status GroupTeam::TakeResultsOfNodes() {
+  BT_ASSIGN_OR_RETURN(const std::vector<std::string> told, nodes_->Gather(""));
+  for (size_t node = 1; node < told.size(); ++node) {
+    BT_ASSIGN_OR_RETURN(std::vector<ReplicaResult> results, ParseResults(told[node]));
+    for (ReplicaResult& one : results) {
+      const bool of_node =
+          one.replica >= 0 && one.replica < layout_.data &&
+          NodeThatSamples(layout_, nodes_->nodes(), one.replica) == static_cast<int32_t>(node);
+      if (!of_node) return Status(Code::kInternal, "a node told of a replica that is not its own");
+      Deliver(one.replica, std::move(one.result));
+    }
+  }
+  return {};
+}
+
+void GroupTeam::Deliver(int32_t replica, StepResult result) {
+  const std::lock_guard lock(mutex_);
+  Replica& one = replicas_[static_cast<size_t>(replica)];
+  if (one.state != State::kComputing) return;  // a node told of what nobody asked for
+  one.finished.push_back(Essence(result));
+  one.result = std::move(result);
+  one.state = State::kThinking;
+  changed_.notify_all();
+}
+
+}  // namespace baltoro

@@ -1,0 +1,112 @@
+#include "model/host_exchange.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "base/check.h"
+#include "ops/context.h"
+
+namespace baltoro {
+namespace {
+
+std::span<std::byte> BytesOf(const TensorView& x) {
+  BT_CHECK(x.contiguous());
+  return {static_cast<std::byte*>(x.data), static_cast<size_t>(x.num_elements() * SizeOf(x.dtype))};
+}
+
+int64_t RowBytes(const TensorView& x) {
+  return x.dim(1) * SizeOf(x.dtype);
+}
+
+void Check(const ExpertExchange::Gathered& one, int64_t total, int64_t own) {
+  BT_CHECK(one.all.rank == 2 && one.own.rank == 2 && one.all.dtype == one.own.dtype);
+  BT_CHECK(one.all.dim(0) == total && one.own.dim(0) == own && one.all.dim(1) == one.own.dim(1));
+}
+
+// What comes behind a failure means nothing, but numbers of experts must be some.
+void Forget(std::span<const ExpertExchange::Gathered> tensors) {
+  for (const ExpertExchange::Gathered& one : tensors)
+    std::ranges::fill(BytesOf(one.all), std::byte{});
+}
+
+}  // namespace
+
+// All tensors travel together: a message costs more than its bytes where steps are small.
+void HostExchange::Gather(const OpContext&,
+                          std::span<const Gathered> tensors,
+                          std::span<const int64_t> rows) {
+  BT_CHECK(std::ssize(rows) == peers_->size());
+  const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const int64_t own_rows = rows[static_cast<size_t>(peers_->rank())];
+  int64_t row_bytes = 0;
+  for (const Gathered& one : tensors) {
+    Check(one, total, own_rows);
+    row_bytes += RowBytes(one.all);
+  }
+  if (!status_.ok()) return Forget(tensors);
+  scratch_.Reset();
+  const auto room = [&](int64_t bytes) {
+    const auto size = static_cast<size_t>(bytes);
+    return std::span<std::byte>(scratch_.AllocateArray<std::byte>(size), size);
+  };
+  const std::span<std::byte> own = room(own_rows * row_bytes), all = room(total * row_bytes);
+  size_t at = 0;
+  for (const Gathered& one : tensors) {
+    const std::span<const std::byte> from = BytesOf(one.own);
+    if (!from.empty()) std::memcpy(own.data() + at, from.data(), from.size());
+    at += from.size();
+  }
+  std::vector<size_t> bytes;
+  for (const int64_t count : rows) bytes.push_back(static_cast<size_t>(count * row_bytes));
+  status_ = peers_->AllGather(own, bytes, all);
+  if (!status_.ok()) return Forget(tensors);
+  const std::byte* from = all.data();
+  int64_t first = 0;
+  for (const int64_t count : rows) {
+    for (const Gathered& one : tensors) {
+      const auto part = static_cast<size_t>(count * RowBytes(one.all));
+      if (part > 0) std::memcpy(BytesOf(one.all).data() + first * RowBytes(one.all), from, part);
+      from += part;
+    }
+    first += count;
+  }
+}
+
+void HostExchange::AddBack(const OpContext&,
+                           TensorView own,
+                           TensorView all,
+                           std::span<const int64_t> rows) {
+  if (!status_.ok()) return;
+  BT_CHECK(std::ssize(rows) == peers_->size());
+  BT_CHECK(own.dtype == DType::kF32 && own.contiguous() && all.contiguous());
+  Check({.all = all, .own = own}, std::accumulate(rows.begin(), rows.end(), int64_t{0}),
+        rows[static_cast<size_t>(peers_->rank())]);
+  scratch_.Reset();
+  const auto size = static_cast<size_t>(own.num_elements());
+  const std::span<float> sum(scratch_.AllocateArray<float>(size), size);
+  std::vector<size_t> counts;
+  for (const int64_t count : rows) counts.push_back(static_cast<size_t>(count * own.dim(1)));
+  const auto* const parts = all.as<float>();
+  status_ = peers_->ReduceScatterSum({parts, static_cast<size_t>(all.num_elements())}, counts, sum);
+  if (!status_.ok()) return;
+  auto* const to = own.as<float>();
+  for (size_t i = 0; i < size; ++i) to[i] += sum[i];
+}
+
+void LonelyExchange::Gather(const OpContext&,
+                            std::span<const Gathered> tensors,
+                            std::span<const int64_t> rows) {
+  for (const Gathered& one : tensors) {
+    const std::span<const std::byte> own = BytesOf(one.own);
+    const std::span<std::byte> all = BytesOf(one.all);
+    BT_CHECK(all.size() == own.size() * rows.size());
+    for (size_t i = 0; i < rows.size() && !own.empty(); ++i) {
+      std::memcpy(all.data() + i * own.size(), own.data(), own.size());
+    }
+  }
+}
+
+}  // namespace baltoro

@@ -1,0 +1,52 @@
+#pragma once
+
+// ExpertExchange on CPUs: tensors lie in host memory, contexts are not read.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "comm/communicator.h"
+#include "device/buffer.h"
+#include "ops/expert_exchange.h"
+
+namespace baltoro {
+
+class HostExchange final : public ExpertExchange {
+ public:
+  // `peers`: the ranks at this place in each replica, in the order of the replicas.
+  explicit HostExchange(std::unique_ptr<Communicator> peers) : peers_(std::move(peers)) {}
+
+  // The first failure.
+  Status status() const { return status_; }
+
+  void Gather(const OpContext&,
+              std::span<const Gathered> tensors,
+              std::span<const int64_t> rows) override;
+  void AddBack(const OpContext&,
+               TensorView own,
+               TensorView all,
+               std::span<const int64_t> rows) override;
+
+ private:
+  const std::unique_ptr<Communicator> peers_;
+  Arena scratch_;  // taken back by every call
+  Status status_;
+};
+
+// Of a trial, which waits for nobody: the other replicas are taken to bring this one's rows, so
+// that as many are computed as in a step in which all have the most.
+class LonelyExchange final : public ExpertExchange {
+ public:
+  void Gather(const OpContext&,
+              std::span<const Gathered> tensors,
+              std::span<const int64_t> rows) override;
+  void AddBack(const OpContext&,
+               TensorView own,
+               TensorView all,
+               std::span<const int64_t> rows) override {
+    static_cast<void>(own), static_cast<void>(all), static_cast<void>(rows);
+  }
+};
+
+}  // namespace baltoro

@@ -1,0 +1,166 @@
+"""Replicas that share experts: they answer as one rank does, step together, and end and come back as one."""
+import concurrent.futures
+import json
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+
+import openai
+import pytest
+
+from conftest import PROGRAM
+from nodes import SMALL, Head, Node, engine_of, free_port, wait_for
+from test_nodes import PROMPTS, QUESTION, ask_all
+from test_replicas import complete, counters, settled
+
+
+@pytest.fixture(scope="module")
+def one_rank():
+    head = Head(*SMALL)
+    head.wait_ready()
+    answers = ask_all(head.client(), PROMPTS)
+    head.stop()
+    return answers
+
+
+def group(*flags):
+    head = Head(*SMALL, "--enable-expert-parallel", *flags)
+    head.wait_ready()
+    return head
+
+
+class TwoNodes:
+    """Each with two of four replicas; the flags of the guides."""
+
+    def __init__(self):
+        self.flags = [*SMALL, "-ep", "-dp", "4", "-dpl", "2", "-dpa", "127.0.0.1", "-dpp", str(free_port())]
+        self.node = self.start_node()
+        self.head = Head(*self.flags)
+        self.head.wait_ready()
+
+    def start_node(self):
+        return Node(*self.flags, "--headless", "-dpr", "2")
+
+    def stop(self):
+        self.head.stop()
+        self.node.stop()
+
+
+@pytest.fixture(scope="module")
+def two():
+    head = group("-dp", "2")
+    yield head
+    assert head.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    running = TwoNodes()
+    yield running
+    running.stop()
+
+
+def pinned(head, rank):
+    return head.client(default_headers={"X-data-parallel-rank": str(rank)}, max_retries=0)
+
+
+def test_two_replicas_answer_as_one_rank(one_rank, two):
+    assert ask_all(two.client(), PROMPTS) == one_rank
+    for rank in (0, 1):  # while the other has nothing to do
+        before = settled(two, "vllm:generation_tokens_total")
+        assert ask_all(pinned(two, rank), PROMPTS) == one_rank
+        after = settled(two, "vllm:generation_tokens_total")
+        assert after[1 - rank] == before[1 - rank] and after[rank] - before[rank] == 24 * len(PROMPTS)
+    assert sum(settled(two, "vllm:prefix_cache_hits_total").values()) > 500
+
+
+def test_each_is_seen_as_a_replica(two):
+    assert two.says("2 of 2 ranks in this process: tensor 1, pipeline 1, decode context 1, 2 replicas that share experts")
+    assert two.says("2 replicas ready in ")
+    assert counters(two, "baltoro:engine_ready") == {0: 1.0, 1: 1.0}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        complete(two, {"X-data-parallel-rank": "2"})
+    assert refused.value.code == 400 and "0 to 1" in refused.value.read().decode()
+
+
+@pytest.mark.parametrize("flags", [
+    ("-dp", "2", "-tp", "2"), ("-dp", "4", "--expert-placement-strategy", "round_robin"),
+    ("-dp", "2", "-tp", "2", "-dcp", "2"),
+    ("-dp", "2", "-tp", "2", "-sc", json.dumps({"method": "eagle3", "num_speculative_tokens": 3, "adaptive": False}))],
+    ids=["tp2", "dp4", "dcp2", "drafts"])
+def test_other_layouts_answer_as_one_rank(one_rank, flags):
+    head = group(*flags)
+    try:
+        assert ask_all(head.client(), PROMPTS) == one_rank
+        if "-sc" in flags:
+            assert sum(settled(head, "vllm:spec_decode_num_accepted_tokens_total").values()) > 0
+    finally:
+        assert head.stop() == 0
+
+
+def how_it_ends(stream):
+    try:
+        for _ in stream:
+            pass
+    except openai.APIError as error:
+        return str(error)
+    return "whole"
+
+
+def expect_end_and_return(head, kill, one_rank):
+    """Streams of all replicas end with an error event, and the group comes back."""
+    ranks = sorted(counters(head, "baltoro:engine_ready"))
+    streams = [iter(pinned(head, rank).completions.create(**{**QUESTION, "max_tokens": 3000}, stream=True,
+                                                          extra_body={"ignore_eos": True})) for rank in ranks]
+    for stream in streams:
+        next(stream)
+    kill()
+    with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
+        ends = list(pool.map(how_it_ends, streams))
+    assert all("stopped" in end or "aborted" in end for end in ends), ends
+    wait_for(lambda: set(counters(head, "baltoro:engine_ready").values()) == {1.0} and
+             counters(head, "baltoro:engine_restarts_total")[0] >= 1, 60, "its return")
+    assert ask_all(head.client(), PROMPTS) == one_rank
+
+
+def test_a_group_ends_and_comes_back_whole(one_rank, two):
+    expect_end_and_return(two, lambda: os.kill(engine_of(two.process.pid), signal.SIGKILL), one_rank)
+
+
+def test_a_group_over_nodes_answers_as_one_rank(one_rank, nodes):
+    head = nodes.head
+    assert head.says("2 of 4 ranks in this process") and nodes.node.says("2 of 4 ranks in this process")
+    assert ask_all(head.client(), PROMPTS) == one_rank
+    for rank in range(4):
+        assert ask_all(pinned(head, rank), PROMPTS) == one_rank
+    generated = settled(head, "vllm:generation_tokens_total")
+    assert set(generated) == {0, 1, 2, 3} and all(count >= 24 * len(PROMPTS) for count in generated.values())
+
+
+def test_answers_with_a_form_come_from_replicas_on_the_head(nodes):
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": {
+        "n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}}}
+    asked = dict(model="pocket", messages=[{"role": "user", "content": "What is 3 + 4?"}], max_tokens=60, response_format=form)
+
+    def ask(client):
+        return json.loads(client.chat.completions.create(**asked).choices[0].message.content)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert all(isinstance(answer["n"], int) for answer in pool.map(lambda _: ask(nodes.head.client()), range(8)))
+    with pytest.raises(openai.APIStatusError) as refused:
+        ask(pinned(nodes.head, 3))
+    assert refused.value.status_code == 503 and "on another node than the head" in str(refused.value)
+
+
+def test_a_node_that_dies_ends_the_group_until_it_is_back(one_rank, nodes):
+    expect_end_and_return(nodes.head, lambda: os.kill(nodes.node.engine_pid(), signal.SIGKILL), one_rank)
+
+
+@pytest.mark.parametrize("flags,said", [
+    (("-pp", "2"), "--pipeline-parallel-size 2"), (("-dpl", "3"), "dealt out evenly"),
+    (("--data-parallel-hybrid-lb",), "--data-parallel-hybrid-lb"), (("--load-format", "stand-in"), "has no experts")])
+def test_what_a_group_cannot_do_says_so(flags, said):
+    ran = subprocess.run([PROGRAM, "serve", "--port", "0", "--device", "cpu", "-ep", "-dp", "4", *flags], capture_output=True,
+                         text=True, timeout=60, check=False)
+    assert ran.returncode != 0 and said in ran.stderr, ran.stderr
