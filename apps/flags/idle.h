@@ -26,8 +26,13 @@ inline constexpr Idle kOneNode = {"on one node",
                                   [](const RunFacts& facts) { return facts.nodes == 1; }};
 inline constexpr Idle kOneReplica = {"with one replica",
                                      [](const RunFacts& facts) { return facts.replicas == 1; }};
-inline constexpr Idle kIsHead = {"on one node, and on the head of several",
-                                 [](const RunFacts& facts) { return facts.node == 0; }};
+inline constexpr Idle kKnowsNoNode = {
+    "on one node", [](const RunFacts& facts) { return facts.nodes == 1 && !facts.over_nodes; }};
+inline constexpr Idle kOwnReplicas = {"unless one web server has the replicas of several nodes",
+                                      [](const RunFacts& facts) { return !facts.over_nodes; }};
+inline constexpr Idle kIsHead = {
+    "on one node, and on the head of several",
+    [](const RunFacts& facts) { return facts.node == 0 && !(facts.over_nodes && facts.headless); }};
 inline constexpr Idle kFollows = {"on a node that is not the head",
                                   [](const RunFacts& facts) { return facts.node > 0; }};
 inline constexpr Idle kInProcess = {"with --engine-in-process",

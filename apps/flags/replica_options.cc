@@ -3,6 +3,41 @@
 #include <fmt/format.h>
 
 namespace baltoro {
+namespace {
+
+// Whether this server has a door for its own replicas alone.
+bool OwnDoor(const FlagReader& flags) {
+  return !flags.Is("headless") &&
+         (flags.Has("data-parallel-rank") || flags.Has("data-parallel-start-rank") ||
+          flags.Is("data-parallel-hybrid-lb"));
+}
+
+// Replicas of several nodes behind the door of the head.
+Status ReadHead(const FlagReader& flags, ReplicaOptions& out) {
+  out.over_nodes = true;
+  if (flags.Is("headless")) {
+    for (const char* name :
+         {"data-parallel-rank", "data-parallel-hybrid-lb", "data-parallel-external-lb"}) {
+      if (!flags.Has(name)) continue;
+      return InvalidArgument(fmt::format(
+          "--{} is for nodes with a web server of their own: leave out that or --headless", name));
+    }
+    if (out.first == 0) {
+      return InvalidArgument(
+          "--headless with --data-parallel-size needs --data-parallel-start-rank, 1 or more: the "
+          "number of this node's first replica; those before are of other nodes");
+    }
+  }
+  flags.Get("data-parallel-address", out.address);
+  out.port = static_cast<int32_t>(flags.Number("data-parallel-rpc-port", out.port));
+  if (!out.address.empty()) return {};
+  return InvalidArgument(
+      "replicas on several nodes need --data-parallel-address on each: the address of the head "
+      "node as the others reach it; 127.0.0.1 where all are on this machine");
+}
+
+}  // namespace
+
 Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
   const auto number = [&](const char* name, int64_t otherwise) {
     return static_cast<int32_t>(flags.Number(name, otherwise));
@@ -39,6 +74,10 @@ Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
                     ranked ? "--data-parallel-rank" : "--data-parallel-start-rank", out.first,
                     out.first + out.here - 1, out.total));
   }
+  const bool here_alone = out.total == 1 || OwnDoor(flags) || flags.Number("nnodes", 1) > 1;
+  if (!here_alone && out.here > 0 && (flags.Is("headless") || out.here < out.total)) {
+    BT_RETURN_IF_ERROR(ReadHead(flags, out));
+  }
   return out;
 }
 
@@ -47,18 +86,11 @@ std::vector<std::string> MissingOfReplicas(const FlagReader& flags,
   constexpr const char* kNotYet = "is not available yet in this version";
   std::vector<std::string> out;
   if (replicas.total == 1) return out;
-  const bool own_door = flags.Has("data-parallel-rank") || flags.Has("data-parallel-start-rank") ||
-                        flags.Is("data-parallel-hybrid-lb");
-  if (flags.Is("headless")) {
+  if (replicas.here == 0) {
     out.push_back(fmt::format(
-        "--headless {}: replicas on nodes without a web server; give each node one for its own "
-        "replicas, with --data-parallel-hybrid-lb and --data-parallel-start-rank {}",
-        kNotYet, replicas.first));
-  } else if (replicas.here == 0 || (replicas.here < replicas.total && !own_door)) {
-    out.push_back(fmt::format(
-        "--data-parallel-size-local {} {}: replicas on nodes without a web server; give each node "
-        "one for its own replicas, with --data-parallel-hybrid-lb",
-        replicas.here, kNotYet));
+        "--data-parallel-size-local 0 {}: a web server without a replica of its own; give it one, "
+        "or give each node a web server for its own replicas, with --data-parallel-hybrid-lb",
+        kNotYet));
   }
   if (flags.Is("enable-expert-parallel")) {
     out.push_back(fmt::format(

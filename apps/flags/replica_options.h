@@ -15,6 +15,13 @@ struct ReplicaOptions {
   int32_t total = 1;  // over all servers
   int32_t first = 0;  // number of the first one here
   int32_t here = 1;   // that this server has
+  // One door, that of the head node, serves the replicas of all nodes.
+  bool over_nodes = false;
+  std::string address = {};  // of the head node, of `over_nodes`
+  int32_t port = 29550;
+
+  // That the door of this node serves.
+  int32_t served() const { return over_nodes ? total : here; }
 };
 
 // The error names the flags that contradict each other.

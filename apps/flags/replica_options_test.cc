@@ -44,6 +44,38 @@ TEST(ReplicaOptions, EachOfSeveralServersHasItsOwn) {
   ExpectReplicas(Read({"-dp", "8", "-dpl", "2", "--data-parallel-hybrid-lb"}), 8, 0, 2);
 }
 
+TEST(ReplicaOptions, OneDoorMayHaveThoseOfAllNodes) {
+  const ReplicaOptions head = Read({"-dp", "4", "-dpl", "2", "-dpa", "10.0.0.1"});
+  ExpectReplicas(head, 4, 0, 2);
+  EXPECT_TRUE(head.over_nodes);
+  EXPECT_EQ(head.served(), 4);
+  EXPECT_EQ(head.port, 29550);
+  const ReplicaOptions node = Read({"-dp", "4", "-dpl", "1", "-dpr", "3", "--headless", "-dpa",
+                                    "10.0.0.1", "--data-parallel-rpc-port", "13389"});
+  ExpectReplicas(node, 4, 3, 1);
+  EXPECT_TRUE(node.over_nodes);
+  EXPECT_EQ(node.address, "10.0.0.1");
+  EXPECT_EQ(node.port, 13389);
+  // Without a number of its own a node has all that follow its first.
+  ExpectReplicas(Read({"-dp", "4", "-dpr", "1", "--headless", "-dpa", "10.0.0.1"}), 4, 1, 3);
+  EXPECT_FALSE(Read({"-dp", "8", "-dpl", "2", "-dpr", "4"}).over_nodes);
+  EXPECT_FALSE(Read({"-dp", "4"}).over_nodes);
+}
+
+TEST(ReplicaOptions, NodesOfOneDoorSayWhereItIs) {
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2"}), HasSubstr("--data-parallel-address on each"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-dpr", "2", "--headless"}),
+              HasSubstr("--data-parallel-address on each"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "--headless", "-dpa", "10.0.0.1"}),
+              HasSubstr("needs --data-parallel-start-rank"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpn", "2", "--headless", "-dpa", "10.0.0.1"}),
+              HasSubstr("--data-parallel-rank"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-dpr", "2", "--headless", "-dpa", "10.0.0.1",
+                     "--data-parallel-hybrid-lb"}),
+              HasSubstr("--data-parallel-hybrid-lb"));
+  EXPECT_THAT(Error({"--headless"}), HasSubstr("--data-parallel-start-rank"));
+}
+
 TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "1", "-dpr", "1"}), HasSubstr("exclude each other"));
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "4"}), HasSubstr("--data-parallel-rank 4"));
@@ -56,9 +88,7 @@ TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
 }
 
 TEST(ReplicaOptions, WhatIsNotThereSaysWhatIs) {
-  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2"}), HasSubstr("--data-parallel-hybrid-lb"));
-  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-dpr", "2", "--headless"}),
-              HasSubstr("not available yet"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "0"}), HasSubstr("--data-parallel-hybrid-lb"));
   EXPECT_THAT(Error({"-dp", "4", "-tp", "2", "-ep"}), HasSubstr("--enable-expert-parallel"));
   EXPECT_THAT(Error({"-dp", "2", "-pp", "2", "-n", "2", "--master-addr", "127.0.0.1"}),
               HasSubstr("--nnodes"));
