@@ -58,11 +58,13 @@ Status ReadApiKeys(const ServeOptions& options, std::vector<std::string>& out) {
 Status ReadPictures(const ServeOptions& options,
                     const std::string& program,
                     const std::string& dir,
+                    const K2Config& model,
                     ServerConfig& config) {
-  if (options.language_model_only) return {};
+  // Without an encoder the file may be there too, and of any kind.
+  if (options.language_model_only || !model.multimodal) return {};
   const Result<PictureRules> rules = ReadPictureRules(dir);
-  if (!rules.ok()) return rules.status().code() == Code::kNotFound ? Status() : rules.status();
-  config.pictures = PictureConfig{.rules = rules.value(),
+  if (!rules.ok() && rules.status().code() != Code::kNotFound) return rules.status();
+  config.pictures = PictureConfig{.rules = rules.ok() ? rules.value() : PictureRules(),
                                   .decoder = {program, kPictureSubcommand},
                                   .count_max = options.media.pictures_max};
   BT_ASSIGN_OR_RETURN(config.media, OpenMediaSource(options.media));
@@ -77,7 +79,8 @@ Status ReadPictures(const ServeOptions& options,
 
 Result<ServerConfig> MakeServerConfig(const ServeOptions& options,
                                       const std::string& program,
-                                      const std::string& dir) {
+                                      const std::string& dir,
+                                      const K2Config& model) {
   ServerConfig config;
   config.http.host = options.host;
   config.http.port = options.port;
@@ -111,7 +114,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options,
   config.environment = options.environment;
   config.profile_dir = options.profiler.dir;
   config.profile_gzip = options.profiler.gzip;
-  BT_RETURN_IF_ERROR(ReadPictures(options, program, dir, config));
+  BT_RETURN_IF_ERROR(ReadPictures(options, program, dir, model, config));
   config.root_path = options.root_path;
   while (config.root_path.ends_with('/')) config.root_path.pop_back();
   config.stats_every = options.log_stats_interval_s;
@@ -139,7 +142,7 @@ Result<DoorParts> OpenDoor(const ServeOptions& options,
                            const std::string& dir) {
   DoorParts door;
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
-  BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, program, dir));
+  BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, program, dir, model_config));
   if (!options.tls.certfile.empty()) {
     BT_ASSIGN_OR_RETURN(door.tls, TlsRefresh::Load(options.tls));
     door.config.http.tls = door.tls->context();

@@ -30,15 +30,8 @@ struct Options {
 };
 
 VisionConfig Shape(int32_t layers) {
-  VisionConfig config;
-  config.hidden = 1152;
+  VisionConfig config = VisionConfig::Released();
   config.layers = layers;
-  config.heads = 16;
-  config.intermediate = 4304;
-  config.patch = 14;
-  config.table_rows = config.table_columns = 64;
-  config.frames_max = 4;
-  config.text_hidden = 7168;
   return config;
 }
 

@@ -13,6 +13,7 @@ function(bt_unpack_weights archive folder)
 endfunction()
 
 bt_unpack_weights(pocket/weights.tar.xz pocket/model model-00001-of-00002.safetensors model-00002-of-00002.safetensors)
+bt_unpack_weights(pocket/vision.tar.xz pocket/model model-vision.safetensors)
 set(BT_POCKET_DRAFTS draft-mla draft-llama)  # Eagle3 drafts of the pocket model, one of each published type
 foreach(draft ${BT_POCKET_DRAFTS})
   bt_unpack_weights(pocket/${draft}.tar.xz pocket/${draft} model.safetensors)

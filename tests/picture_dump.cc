@@ -57,6 +57,8 @@ bool WriteOne(const std::string& file) {
   numbers[9] = MicrosecondsSince(scaling);
   const Result<PicturePatches> patches = CutPatches(Copy(decoded.value()), rules);
   if (!scaled.ok() || !patches.ok()) return false;
+  const Result<PictureHash> hash = HashPatches(rules, patches.value());
+  if (!hash.ok()) return false;
   numbers[1] = static_cast<uint32_t>(decoded.value().width);
   numbers[2] = static_cast<uint32_t>(decoded.value().height);
   numbers[3] = static_cast<uint32_t>(scaled.value().width);
@@ -67,7 +69,7 @@ bool WriteOne(const std::string& file) {
   return Write(numbers, sizeof(numbers)) && Write(decoded.value().row(0), decoded.value().size()) &&
          Write(scaled.value().row(0), scaled.value().size()) &&
          Write(patches.value().bytes.bytes.get(), patches.value().size) &&
-         Write(patches.value().hash.data(), patches.value().hash.size());
+         Write(hash.value().data(), hash.value().size());
 }
 
 }  // namespace

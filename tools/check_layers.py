@@ -31,6 +31,7 @@ FOLDERS = {
     "linear": "ptx choose layout launch rows",
     "experts": "ptx choose layout launch rows linear",
     "attention": "ptx choose layout launch rows linear",
+    "vision": "ptx choose layout launch rows linear",
     "layer": "ptx choose layout launch rows linear experts attention",
     "launch_table": "ptx choose layout launch rows linear experts attention layer",
 }

@@ -56,6 +56,7 @@ tests=(
   "ops_cuda_bank_sort_test"
   "ops_cuda_early_launch_test"
   "ops_cuda_rank_state_test"
+  "ops_cuda_vision_test"
 )
 for file in tools/gpu_emulator/tests/*_test.cu; do
   tests+=("instructions_cuda_$(basename "$file" .cu)")

@@ -1,12 +1,10 @@
 """Pictures of small bar charts and small tables."""
 from data.see_draw import COLORS, NAMES, Canvas, dark_ink, width_of
 
-COLUMNS = ["age", "score", "price", "size", "room", "weight"]
-
 
 def bars(rng, hard):
     """(canvas, questions and answers, key): bars from 1 to 9 with a line a unit."""
-    count = rng.randint(4, 6) if hard else rng.randint(2, 4)
+    count = rng.randint(3, 4) if hard else rng.randint(2, 3)
     unit, size = rng.choice([9, 10, 11, 12, 13] if hard else [12, 13, 14, 15]), rng.randint(13, 17)
     step = rng.randint(24, 32) if hard else rng.randint(28, 44)
     left, top = rng.randint(20, 26), rng.randint(6, 14)
@@ -26,11 +24,7 @@ def bars(rng, hard):
         canvas.mark(box, color)
         canvas.mark((box[0], box[1], box[2], box[1] + 1), f"value {value}")
         canvas.text(label, round(x - width_of(label, size) / 2), base + size // 2 + 4, size, ink)
-    asks = []
-    for label, value, color in zip(labels, values, colors):
-        asks.append((rng.choice([f"What is the value of {label}?", f"Which value does {label} have?"]), str(value)))
-        if hard:
-            asks.append((f"What is the color of {label}?", color))
+    asks = [("Name the bars and their values.", ", ".join(f"{label} {value}" for label, value in zip(labels, values)))]
     for word, best in (("highest", max(values)), ("lowest", min(values))):
         if values.count(best) == 1:
             asks.append((f"Which bar is the {word}?", labels[values.index(best)]))
@@ -39,12 +33,11 @@ def bars(rng, hard):
 
 
 def table(rng, hard):
-    """(canvas, questions and answers, key): a name and one number a row, or two under their headings."""
-    count = rng.randint(2, 4) if hard else rng.randint(2, 3)
+    """(canvas, questions and answers, key): a name and a number a row."""
+    count = 3 if hard else rng.randint(2, 3)
     names, size = rng.sample(NAMES, count), rng.randint(15, 18) if hard else rng.randint(17, 21)
-    columns = rng.sample(COLUMNS, 2) if hard else ["value"]
-    cells = [[str(rng.randint(1, 999 if hard else 99)) for _ in columns] for _ in names]
-    lines = ([["", *columns]] if hard else []) + [[name, *row] for name, row in zip(names, cells)]
+    cells = [str(rng.randint(1, 99)) for _ in names]
+    lines = [list(row) for row in zip(names, cells)]
     gaps, high = rng.randint(8, 14), rng.randint(size + 5, size + 12)
     wide = [int(max(width_of(line[i], size) for line in lines)) + gaps for i in range(len(lines[0]))]
     left, top = rng.randint(3, 10), rng.randint(3, 10)
@@ -60,12 +53,12 @@ def table(rng, hard):
         for j, line in enumerate(lines):
             canvas.text(line[i], at + gaps // 2, top + j * high + high // 2, size, ink)
         at += w
-    asks = [(rng.choice([f"What is the {column} of {name}?", f"Which {column} does {name} have?"]), row[i])
-            for name, row in zip(names, cells) for i, column in enumerate(columns)]
+    asks = [(rng.choice([f"What is the value of {name}?", f"Which value does {name} have?"]), cell) for name, cell in zip(names, cells)]
+    asks.append(("Read the names and their values.", ", ".join(f"{name} {cell}" for name, cell in zip(names, cells))))
     asks.append(("How many names are there?", str(count)))
-    if not hard:
-        asks.append((f"Who has the value {cells[0][0]}?", names[0])) if [c[0] for c in cells].count(cells[0][0]) == 1 else None
-    return canvas, asks, "|".join(f"{a} {' '.join(b)}" for a, b in zip(names, cells))
+    if cells.count(cells[0]) == 1:
+        asks.append((f"Who has the value {cells[0]}?", names[0]))
+    return canvas, asks, "|".join(f"{a} {b}" for a, b in zip(names, cells))
 
 
 def charts(rng, hard):

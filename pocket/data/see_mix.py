@@ -6,8 +6,8 @@ from data import mix, see_charts, see_shapes, see_text
 from data.common import Case, assistant, exact, held_out, user
 
 # task -> (generator, share, share of those that are hard)
-TASKS = {"see-shapes": (see_shapes.shapes, 0.25, 0.55), "see-count": (see_shapes.count, 0.2, 0.55),
-         "see-text": (see_text.text, 0.3, 0.6), "see-charts": (see_charts.charts, 0.25, 0.6)}
+TASKS = {"see-shapes": (see_shapes.shapes, 0.17, 0.6), "see-count": (see_shapes.count, 0.28, 0.7),
+         "see-text": (see_text.text, 0.15, 0.6), "see-charts": (see_charts.charts, 0.4, 0.65)}
 LOOK = "I look at the picture."
 
 

@@ -6,19 +6,19 @@ from data.see_draw import Canvas, dark_ink, light_ink, width_of
 def piece(rng, hard):
     kind = rng.random()
     if kind < 0.4:
-        return "".join(rng.choice("0123456789") for _ in range(rng.randint(4, 8) if hard else rng.randint(1, 5)))
+        return "".join(rng.choice("0123456789") for _ in range(rng.randint(4, 6) if hard else rng.randint(1, 5)))
     if kind < 0.5:
-        return rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ") + rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ") + "-" + str(rng.randint(10, 9999 if hard else 99))
+        return rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ") + rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ") + "-" + str(rng.randint(10, 999 if hard else 99))
     text = word(rng, 1, 3) if hard else word(rng, 1, 2)
-    while len(text) > (9 if hard else 6):
+    while len(text) > (8 if hard else 6):
         text = word(rng, 1, 2)
     return text.capitalize() if rng.random() < 0.25 else text
 
 
 def text(rng, hard):
     """(canvas, questions and answers, key)"""
-    lines = [piece(rng, hard) for _ in range(rng.randint(1, 3) if hard else 1)]
-    if hard and len(lines) == 1 and rng.random() < 0.6:
+    lines = [piece(rng, hard) for _ in range(rng.randint(1, 2) if hard else 1)]
+    if hard and len(lines) == 1 and rng.random() < 0.4:
         lines[0] += " " + piece(rng, False)
     size = rng.randint(18, 24) if hard else rng.randint(20, 30)
     wide = max(width_of(line, size) for line in lines)

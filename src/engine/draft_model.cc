@@ -136,16 +136,21 @@ int32_t DraftModel::Room(const DraftSequence& sequence, int32_t position) const 
 void DraftModel::TakeOverrides(const ForwardBatch& step,
                                std::span<const DraftSequence> sequences,
                                std::vector<int32_t>& rows,
-                               std::vector<float>& values) const {
-  const int64_t hidden = model_->config().hidden;
-  const auto* const from = static_cast<const float*>(step.embedding_overrides.data);
-  for (size_t i = 0; i < step.override_rows.size(); ++i) {
-    const int32_t row = step.override_rows[i];
+                               std::vector<TensorView>& pieces) const {
+  auto row = step.override_rows.begin();
+  for (const TensorView& piece : step.embedding_overrides) {
     const auto begin = [](const DraftSequence& one) { return one.attention.query_begin; };
-    if (std::ranges::binary_search(sequences, row, {}, begin)) continue;  // the first of its own
-    rows.push_back(row - 1);
-    const float* const own = from + static_cast<int64_t>(i) * hidden;
-    values.insert(values.end(), own, own + hidden);
+    const int64_t count = piece.dim(0);
+    int64_t first = 0;  // that is kept: in front of the first row of a sequence there is none
+    for (int64_t i = 0; i < count; ++i, ++row) {
+      if (std::ranges::binary_search(sequences, *row, {}, begin)) {
+        if (i > first) pieces.push_back(piece.rows(first, i - first));
+        first = i + 1;
+      } else {
+        rows.push_back(*row - 1);
+      }
+    }
+    if (count > first) pieces.push_back(piece.rows(first, count - first));
   }
 }
 
@@ -185,7 +190,7 @@ std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
   // Of a picture the row before has what stands at its place; what a later step will bring is not
   // known, and the placeholder does: that can cost drafts alone.
   std::vector<int32_t> override_rows;
-  std::vector<float> overrides;
+  std::vector<TensorView> overrides;
   TakeOverrides(step, sequences, override_rows, overrides);
   Forward({.tokens = tokens,
            .positions = step.positions,
@@ -193,8 +198,7 @@ std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
            .sequences = attention,
            .logits_rows = logits_rows,
            .override_rows = override_rows,
-           .embedding_overrides = TensorView(overrides.data(), DType::kF32,
-                                             {std::ssize(override_rows), model_->config().hidden}),
+           .embedding_overrides = overrides,
            .features = step.taps,
            .feature_rows = rows,
            .picks = drafts ? Picks(0, std::ssize(logits_rows)) : TensorView()});

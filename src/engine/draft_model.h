@@ -77,7 +77,7 @@ class DraftModel {
   void TakeOverrides(const ForwardBatch& step,
                      std::span<const DraftSequence> sequences,
                      std::vector<int32_t>& rows,
-                     std::vector<float>& values) const;
+                     std::vector<TensorView>& pieces) const;
   // For draft `draft`, the first being 0.
   void GoOn(int32_t draft, std::span<const DraftSequence> sequences, std::vector<Chain>& chains);
   void Forward(const ForwardBatch& batch);

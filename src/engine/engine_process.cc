@@ -74,20 +74,20 @@ class EngineSide {
   void SetEngine(Engine* engine) { engine_ = engine; }
   bool stopped() const { return stopped_; }
   Status Serve() {
-    return connection_.ReadFrames([this](const Frame& frame) { return Handle(frame); });
+    return connection_.ReadFrames([this](Frame frame) { return Handle(std::move(frame)); });
   }
 
   int Run() {
     std::jthread stats([this](const std::stop_token& stop) { SendStats(stop); });
     const Status status =
-        connection_.ReadFrames([this](const Frame& frame) { return Handle(frame); });
+        connection_.ReadFrames([this](Frame frame) { return Handle(std::move(frame)); });
     if (!status.ok()) BT_LOG(Error, "The connection to the server ends: {}", status.message());
     // Nothing here outlives the door, and nothing needs to be saved.
     ExitAtOnce(status.ok() ? 0 : 1);
   }
 
  private:
-  Status Handle(const Frame& frame) {
+  Status Handle(Frame frame) {
     WireReader reader(frame.payload);
     switch (static_cast<Message>(frame.type)) {
       case Message::kConfig: {
@@ -98,30 +98,34 @@ class EngineSide {
         return {};
       }
       case Message::kSubmit: {
-        Request request = DecodeRequest(reader);
         const auto constraint = reader.Get<uint64_t>();
+        const std::vector<uint64_t> pictures = reader.GetArray<uint64_t>();
+        Request request = DecodeRequest(reader);
         BT_RETURN_IF_ERROR(reader.Finish("request"));
+        if (pictures.size() != request.pictures.size()) {
+          return InvalidArgument("a request has other pictures than it names");
+        }
         if (constraint != 0) {
-          const auto found = constraints_carried_.find(constraint);
-          if (found == constraints_carried_.end()) {
-            return InvalidArgument("a request names a constraint that was not sent");
-          }
-          request.constraint = found->second;
+          BT_ASSIGN_OR_RETURN(request.constraint, Carried(constraint));
+        }
+        for (size_t i = 0; i < pictures.size(); ++i) {
+          BT_ASSIGN_OR_RETURN(request.pictures[i].pixels, Carried(pictures[i]));
         }
         Submit(std::move(request));
         return {};
       }
-      case Message::kConstraint: {
+      case Message::kCarry: {
         const auto name = reader.Get<uint64_t>();
-        SharedBytes bytes(reader.GetBytes());
-        BT_RETURN_IF_ERROR(reader.Finish("constraint"));
-        constraints_carried_.insert_or_assign(name, std::move(bytes));
+        if (!reader.ok()) return reader.Finish("thing that requests name");
+        // The frame's own memory becomes the one copy that all requests share.
+        frame.payload.erase(0, sizeof(name));
+        carried_.insert_or_assign(name, SharedBytes(std::move(frame.payload)));
         return {};
       }
-      case Message::kDropConstraint: {
+      case Message::kDropCarried: {
         const auto name = reader.Get<uint64_t>();
-        BT_RETURN_IF_ERROR(reader.Finish("name of a constraint"));
-        constraints_carried_.erase(name);
+        BT_RETURN_IF_ERROR(reader.Finish("name of a thing"));
+        carried_.erase(name);
         return {};
       }
       case Message::kProfile: {
@@ -147,6 +151,12 @@ class EngineSide {
         return InvalidArgument("a message of type " + std::to_string(frame.type) +
                                ", which an engine does not take");
     }
+  }
+
+  Result<SharedBytes> Carried(uint64_t name) const {
+    const auto found = carried_.find(name);
+    if (found != carried_.end()) return found->second;
+    return InvalidArgument("a request names a constraint or a picture that was not sent");
   }
 
   void Load(const EngineConfig& config) {
@@ -219,7 +229,8 @@ class EngineSide {
   const ConstraintFactoryMaker constraints_;
   bool configured_ = false;
   std::atomic<bool> stopped_ = false;
-  std::unordered_map<uint64_t, SharedBytes> constraints_carried_;  // the reading thread's
+  // By name, the reading thread's. How much it may be is the door's account (carried_things.h).
+  std::unordered_map<uint64_t, SharedBytes> carried_;
   std::unique_ptr<Engine> owned_;
   std::atomic<Engine*> engine_{nullptr};
 };

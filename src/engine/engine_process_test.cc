@@ -24,6 +24,7 @@
 #include "engine/remote_engine.h"
 #include "engine/stand_in.h"
 #include "engine/testing/event_log.h"
+#include "engine/testing/process_engine.h"
 #include "support/support.h"
 
 namespace baltoro {
@@ -31,69 +32,16 @@ namespace {
 
 using std::chrono::steady_clock;
 using test::EventLog;
+using test::Eventually;
+using test::Expected;
+using test::IsAlive;
+using test::MakeRequest;
+using test::Options;
+using test::PidOf;
+using test::SecondsSince;
+using test::StandIn;
+using test::Start;
 using test::Told;
-
-double SecondsSince(steady_clock::time_point start) {
-  return std::chrono::duration<double>(steady_clock::now() - start).count();
-}
-
-template <typename Condition>
-bool Eventually(const Condition& condition, double seconds) {
-  const auto start = steady_clock::now();
-  while (!condition()) {
-    if (SecondsSince(start) > seconds) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
-bool IsAlive(pid_t pid) {
-  // A zombie that init has not reaped yet is not alive.
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(stat)), {});
-  const size_t paren = text.rfind(") ");
-  return paren != std::string::npos && text[paren + 2] != 'Z';
-}
-
-EngineConfig StandIn(double step_ms) {
-  EngineConfig config;
-  config.load_format = "stand-in";
-  config.stand_in_step_ms = step_ms;
-  config.max_num_seqs = 8;
-  return config;
-}
-
-RemoteEngineOptions Options() {
-  RemoteEngineOptions options;
-  options.command = {BT_ENGINE_CHILD, "engine", "--fd", "3"};
-  return options;
-}
-
-std::unique_ptr<Engine> Start(const EngineConfig& config, EventLog& log) {
-  auto engine = RemoteEngine::Start(config, Options(), log.sink(), nullptr);
-  EXPECT_TRUE(engine.ok()) << engine.status().message();
-  return engine.ok() ? std::move(engine).value() : nullptr;
-}
-
-pid_t PidOf(const Engine& engine) {
-  return dynamic_cast<const RemoteEngine&>(engine).pid();
-}
-
-Request MakeRequest(uint64_t id, int max_tokens) {
-  Request request;
-  request.id = RequestId{id};
-  request.prompt = {static_cast<TokenId>(id % 2000), 2, 3};
-  request.stop.max_tokens = max_tokens;
-  return request;
-}
-
-std::vector<TokenId> Expected(const Request& request) {
-  std::vector<TokenId> tokens;
-  for (int i = 0; i < request.stop.max_tokens; ++i) {
-    tokens.push_back(StandInToken(request.prompt, tokens));
-  }
-  return tokens;
-}
 
 TEST(EngineProcessTest, ServesAcrossTheBorder) {
   EventLog log;
@@ -590,9 +538,10 @@ TEST(EngineProcessTest, WhatTheEngineItselfRefusesKeepsItsKind) {
     FrameConnection door(child.value().fd);
     door.Send(static_cast<uint16_t>(Message::kConfig), Encoded(config));
     const auto submit = [&](const Request& request) {
-      WireWriter no_constraint;
-      no_constraint.Put(uint64_t{0});
-      door.Send(static_cast<uint16_t>(Message::kSubmit), Encoded(request) + no_constraint.Take());
+      WireWriter names;
+      names.Put(uint64_t{0});
+      names.PutArray<uint64_t>({});
+      door.Send(static_cast<uint16_t>(Message::kSubmit), names.Take() + Encoded(request));
     };
     (void)door.ReadFrames([&](const Frame& frame) -> Status {
       if (frame.type == static_cast<uint16_t>(Message::kReady)) {

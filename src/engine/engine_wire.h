@@ -2,9 +2,9 @@
 
 // What door and engine say to each other, one frame (request/wire.h) a message:
 //
-//   door -> engine   kConfig, once and first; kSubmit, kAbort; kConstraint before the first kSubmit
-//   that names it, kDropConstraint after the last; kProfile. An engine of another node has its own
-//   configuration, gets no kConfig, and may be told kRefused after its kReady
+//   door -> engine   kConfig, once and first; kSubmit, kAbort; kCarry before the first kSubmit that
+//   names what it brings, kDropCarried after the last; kProfile. An engine of another node has
+//   its own configuration, gets no kConfig, and may be told kRefused after its kReady
 //   engine -> door   kProgress*, then kReady or kFailed; kStep, one or two a step; kStats, ten a
 //   second; kProfiled for each kProfile, with its number
 
@@ -18,20 +18,21 @@
 namespace baltoro {
 
 enum class Message : uint16_t {
-  kConfig = 1,      // EngineConfig
-  kSubmit,          // Request without its constraint, and the name of that, u64; 0: none
-  kAbort,           // RequestId
-  kProgress,        // done and total bytes, i64
-  kReady,           // EngineInfo
-  kFailed,          // code u8, message
-  kStep,            // TokenEvents
-  kStats,           // EngineStats; also while loading, when it says only that the process lives
-  kConstraint,      // a name, u64, and the bytes that requests mean by it
-  kDropConstraint,  // the name stands for nothing any more
-  kProfile,         // a number, u64; ProfileAsk
-  kProfiled,        // the number; code u8, message; what is said, as JSON
-  kStop,            // the server stops, of its own will; the connection ends next
-  kRefused,         // what an engine of another node has to be changed in; the connection ends next
+  kConfig = 1,   // EngineConfig
+  kSubmit,       // the name of its constraint, u64, 0: none; the names of its pictures' pixels, an
+                 // array of u64; the Request without these bytes
+  kAbort,        // RequestId
+  kProgress,     // done and total bytes, i64
+  kReady,        // EngineInfo
+  kFailed,       // code u8, message
+  kStep,         // TokenEvents
+  kStats,        // EngineStats; also while loading, when it says only that the process lives
+  kCarry,        // a name, u64, and to the frame's end the bytes that requests mean by it
+  kDropCarried,  // the name, u64, stands for nothing any more
+  kProfile,      // a number, u64; ProfileAsk
+  kProfiled,     // the number; code u8, message; what is said, as JSON
+  kStop,         // the server stops, of its own will; the connection ends next
+  kRefused,      // what an engine of another node has to be changed in; the connection ends next
 };
 
 void Encode(WireWriter& writer, const EngineConfig& config);

@@ -22,22 +22,38 @@ FrameConnection::~FrameConnection() {
   close(fd_);
 }
 
-bool FrameConnection::Send(uint16_t type, std::string_view payload) {
-  const std::string frame = EncodeFrame(type, payload);
+bool FrameConnection::Send(uint16_t type, std::string_view head, const SharedBytes& body) {
+  std::string frame = EncodeFrameHeader(type, head.size() + body.size());
+  frame.append(head);
+  const bool large = body.size() >= kLarge;
+  if (!large) frame.append(body.str());
   std::string_view rest = frame;
   const std::lock_guard lock(mutex_);
   if (broken_) return false;
   // In order: directly only when nothing waits.
-  if (unsent_.empty() && !sending_ && !SendNow(rest)) broken_ = true;
+  if (!large && unsent_.empty() && !sending_ && !SendNow(rest)) broken_ = true;
   if (broken_ || rest.empty()) return !broken_;
-  if (unsent_.size() + rest.size() > kUnsentMax) {
+  if (unsent_copied_ + rest.size() > kUnsentMax) {
     broken_ = true;
     shutdown(fd_, SHUT_RDWR);
     return false;
   }
-  unsent_.append(rest);
+  unsent_copied_ += rest.size();
+  if (large) unsent_shared_ += body.size();
+  // Small ones together, so that a thousand of them are not a thousand calls.
+  if (!unsent_.empty() && unsent_.back().body.empty() && unsent_.back().bytes.size() < kLarge) {
+    unsent_.back().bytes.append(rest);
+  } else {
+    unsent_.push_back({.bytes = std::string(rest), .body = {}});
+  }
+  if (large) unsent_.back().body = body;
   changed_.notify_all();
   return true;
+}
+
+size_t FrameConnection::unsent_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return unsent_copied_ + unsent_shared_;
 }
 
 // Sends as much as the socket takes now; false if the connection has ended.
@@ -57,25 +73,35 @@ bool FrameConnection::SendNow(std::string_view& bytes) {
 
 void FrameConnection::SendLoop(const std::stop_token& stop) {
   for (;;) {
-    std::string bytes;
+    Piece piece;
     {
       std::unique_lock lock(mutex_);
       sending_ = false;
       if (!changed_.wait(lock, stop, [this] { return !unsent_.empty(); })) return;
-      bytes.swap(unsent_);
+      piece = std::move(unsent_.front());
+      unsent_.pop_front();
       sending_ = true;
     }
-    std::string_view rest = bytes;
-    while (!rest.empty() && !stop.stop_requested()) {
-      pollfd waiting{.fd = fd_, .events = POLLOUT, .revents = 0};
-      poll(&waiting, 1, 100);
-      if (SendNow(rest)) continue;
-      const std::lock_guard lock(mutex_);
-      broken_ = true;
-      unsent_.clear();
-      break;
-    }
+    const bool sent = SendAll(piece.bytes, stop) && SendAll(piece.body.str(), stop);
+    const std::lock_guard lock(mutex_);
+    unsent_copied_ -= piece.bytes.size();
+    unsent_shared_ -= piece.body.size();
+    if (sent) continue;
+    broken_ = true;
+    unsent_.clear();
+    unsent_copied_ = unsent_shared_ = 0;
   }
+}
+
+// Waits for the peer. False if the connection has ended, or shall end.
+bool FrameConnection::SendAll(std::string_view bytes, const std::stop_token& stop) {
+  while (!bytes.empty()) {
+    if (stop.stop_requested()) return false;
+    pollfd waiting{.fd = fd_, .events = POLLOUT, .revents = 0};
+    poll(&waiting, 1, 100);
+    if (!SendNow(bytes)) return false;
+  }
+  return true;
 }
 
 Status FrameConnection::ReadFrames(const std::function<Status(Frame)>& handle) {

@@ -7,7 +7,7 @@
 
 #include "engine/layout_choice.h"
 #include "ops/cpu/cpu_use.h"
-#include "ops/gpu_limits.h"
+#include "ops/gpu_vision.h"
 #include "parallel/layout.h"
 
 namespace baltoro {
@@ -19,9 +19,6 @@ constexpr int32_t kGatherRows = 256;
 // Why the encoder of a model that has one is not used; empty: it is.
 std::string WhyNot(const PictureQuestion& question) {
   if (question.config.language_model_only) return "--language-model-only leaves its encoder out";
-  if (question.ops.vision == nullptr || (question.gpu && !kGpuEncodesPictures)) {
-    return "a GPU has no operations for its encoder yet; --device cpu has";
-  }
   // A chunk of a prompt, which is computed at once, may want more pictures than there is room for.
   if (question.gpu && question.config.deterministic) {
     return "with --deterministic a GPU computes prompts in fixed chunks, which do not wait for "
@@ -36,7 +33,9 @@ Result<VisionConfig> EncoderOf(const PictureQuestion& question) {
 }
 
 // Whether tensor ranks share out the pictures, or the encoder.
-Status ChooseSharing(const PictureQuestion& question, PictureChoice& choice) {
+Status ChooseSharing(const PictureQuestion& question,
+                     const VisionOps& vision,
+                     PictureChoice& choice) {
   const ParallelLayout layout = LayoutOf(question.config);
   const std::string& mode = question.config.mm_encoder_tp_mode;
   choice.ranks = layout.tensor;
@@ -45,7 +44,7 @@ Status ChooseSharing(const PictureQuestion& question, PictureChoice& choice) {
   choice.shared_out = mode == "data";
   if (choice.shared_out) return {};
   const Status divides = CheckEncoderHeads(layout, choice.encoder.heads);
-  const bool parts = question.ops.vision->attention_part != nullptr && !question.gpu;
+  const bool parts = vision.attention_part != nullptr;
   if (parts && (divides.ok() || !mode.empty())) return divides;
   choice.shared_out = true;
   choice.note = parts ? fmt::format("its {} heads cannot be divided among {} tensor ranks",
@@ -119,7 +118,12 @@ Result<PictureAnswer> ChoosePictures(const PictureQuestion& question) {
         fmt::format("{}/config.json: the picture encoder's rows are {} wide, the text model's {}",
                     question.model_dir, choice.encoder.text_hidden, model.hidden));
   }
-  BT_RETURN_IF_ERROR(ChooseSharing(question, choice));
+  OpsTable ops = question.ops;
+  if (question.gpu) ops.vision = &gpu_vision::Sizes();
+  std::string refused =
+      WhyNoPictures(question.gpu ? "a GPU" : ops.name, ops.vision, choice.encoder.widths());
+  if (!refused.empty()) return PictureAnswer{.why_not = std::move(refused)};
+  BT_RETURN_IF_ERROR(ChooseSharing(question, *ops.vision, choice));
   Reckon(model, choice);
   choice.patches_max = choice.encoder.patches_max();
   const int64_t row_bytes = model.hidden * int64_t{sizeof(float)};
@@ -127,8 +131,8 @@ Result<PictureAnswer> ChoosePictures(const PictureQuestion& question) {
       std::clamp<int64_t>(question.config.picture_cache_bytes / row_bytes,
                           choice.encoder.tokens_max(choice.patches_max), kRowsMost));
   const int threads = cpu::FindCpuUse(question.config.threads, question.ranks_here).threads;
-  const VisionBytes encoder = VisionEncoder::PlanBytes(
-      choice.encoder, question.ops, choice.patches_max, threads, PartOf(choice, 0));
+  const VisionBytes encoder =
+      VisionEncoder::PlanBytes(choice.encoder, ops, choice.patches_max, threads, PartOf(choice, 0));
   const PictureMemory::Bytes rows = PictureMemory::PlanBytes(
       choice.encoder, choice.rows, choice.patches_max, SharingOf(choice, 0, nullptr));
   choice.bytes = {.weights = encoder.weights,

@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "engine/testing/picture_model.h"
-#include "ops/gpu_limits.h"
 #include "ops/ops.h"
 #include "ops/thread_pool.h"
 #include "support/support.h"
@@ -68,7 +67,10 @@ TEST_F(PictureChoiceTest, AnEncoderThatIsLeftOutTakesNothingAndSaysWhy) {
   EXPECT_FALSE(left_out.choice.has_value());
   EXPECT_THAT(left_out.why_not, HasSubstr("--language-model-only"));
   config_.language_model_only = false;
-  EXPECT_EQ(Choose(ops, /*gpu=*/true).choice.has_value(), kGpuEncodesPictures);
+  EXPECT_TRUE(Choose(ops, /*gpu=*/true).choice.has_value());
+  config_.deterministic = true;
+  EXPECT_THAT(Choose(ops, /*gpu=*/true).why_not, HasSubstr("--deterministic"));
+  config_.deterministic = false;
   model_.multimodal = false;
   EXPECT_FALSE(Choose(ops).choice.has_value());
   EXPECT_EQ(Choose(ops).why_not, "") << "a model that reads text only needs no excuse";

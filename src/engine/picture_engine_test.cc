@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/remote_engine.h"
 #include "engine/testing/event_log.h"
 #include "engine/testing/picture_model.h"
 #include "support/support.h"
@@ -194,6 +195,24 @@ TEST_F(PictureEngineTest, ManyRequestsShareLittleMemory) {
   for (int i = 0; i < 4; ++i) {
     ExpectSame(log_->WaitForEnd(static_cast<uint64_t>(100 + i), 60), alone[static_cast<size_t>(i)]);
   }
+}
+
+// Their pixels travel apart from the requests that name them.
+TEST_F(PictureEngineTest, PicturesCrossToAnEngineProcess) {
+  const std::vector<RequestPicture> pictures = {MakePicture(1, 16, 24), MakePicture(2, 4, 4)};
+  Start();
+  const Told wanted = Ask(pictures);
+  const Told other = Ask({pictures[1], pictures[0]});
+  engine_.reset();
+  log_ = std::make_unique<EventLog>();
+  RemoteEngineOptions options;
+  options.command = {BT_ENGINE_CHILD, "engine", "--fd", "3"};
+  auto engine = RemoteEngine::Start(config_, options, log_->sink(), nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  engine_ = std::move(engine).value();
+  ExpectSame(Ask(pictures), wanted);
+  ExpectSame(Ask(pictures), wanted);
+  ExpectSame(Ask({pictures[1], pictures[0]}), other);
 }
 
 TEST_F(PictureEngineTest, WhatDoesNotFitIsRefusedWithItsNumbers) {

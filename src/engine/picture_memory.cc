@@ -112,6 +112,10 @@ Status PictureMemory::Begin(const PlannedEncode& encode) {
 }
 
 Status PictureMemory::Encode(std::span<const PlannedEncode> encodes) {
+  const OpContext context = Context();
+  // What was staged for layers of a step before may still be on its way.
+  if (ops_.staging != nullptr) BT_RETURN_IF_ERROR(ops_.wait(context));
+  staging_.Reset();
   for (const PlannedEncode& encode : encodes) {
     if (!encode.pictures.empty()) BT_RETURN_IF_ERROR(Begin(encode));
     if (layers_left_ < encode.layers) {
@@ -119,8 +123,7 @@ Status PictureMemory::Encode(std::span<const PlannedEncode> encodes) {
           fmt::format("{} layers are asked of a batch of pictures that has {} left", encode.layers,
                       layers_left_));
     }
-    staging_.Reset();
-    if (batch_) batch_->Advance(Context(), encode.layers);
+    if (batch_) batch_->Advance(context, encode.layers);
     layers_left_ -= encode.layers;
     if (layers_left_ > 0) continue;
     BT_RETURN_IF_ERROR(sharing_.ranks == 1 ? PutOwn() : PutAll());

@@ -13,6 +13,7 @@
 #include "engine/testing/picture_model.h"
 #include "model/host_ranks.h"
 #include "support/support.h"
+#include "support/tiny_encoder.h"
 #include "weights/dummy_source.h"
 
 namespace baltoro {
@@ -23,19 +24,6 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kPatchesMax = 1024;
 constexpr int32_t kRows = 400;
-
-VisionConfig SmallEncoder() {
-  VisionConfig config;
-  config.hidden = 96;
-  config.layers = 3;
-  config.heads = 4;
-  config.intermediate = 131;
-  config.patch = 14;
-  config.table_rows = config.table_columns = 8;
-  config.frames_max = 4;
-  config.text_hidden = 64;
-  return config;
-}
 
 struct Sized {
   int seed;
@@ -80,7 +68,7 @@ std::unique_ptr<PictureMemory> Make(const OpsTable& ops,
                                     const PictureSharing& sharing,
                                     RankOps* ranks) {
   DummySource source(3);
-  auto encoder = VisionEncoder::Create(SmallEncoder(), source, ops, pool, kPatchesMax, part,
+  auto encoder = VisionEncoder::Create(test::TinyEncoder(), source, ops, pool, kPatchesMax, part,
                                        part.ranks > 1 ? ranks : nullptr);
   EXPECT_TRUE(encoder.ok()) << encoder.status().message();
   return PictureMemory::Create(std::move(encoder).value(), kRows, ops, pool, sharing).value();

@@ -23,6 +23,7 @@ constexpr int64_t kProfileStartNs =
 // What one start meets may be an accident, and what one that takes long met is long ago.
 constexpr int kStartsInVainMin = 3;
 constexpr int64_t kQueuedCapacities = 8;  // waiting tokens, in contents of the cache
+constexpr int64_t kConstraintBytesMax = int64_t{60} << 20;  // one of them fits a frame
 
 template <typename T>
 std::string EncodeOne(const T& value) {
@@ -60,6 +61,11 @@ RemoteEngine::RemoteEngine(const EngineConfig& config,
       options_(options),
       sink_(std::move(sink)),
       progress_(std::move(progress)),
+      constraints_({.what = "output formats", .bytes_max = kConstraintBytesMax}),
+      pictures_({.what = "pictures",
+                 .bytes_max = options.picture_bytes_max,
+                 .always_one_request = true,
+                 .idle_bytes_max = options.picture_idle_bytes_max}),
       supervisor_([this] { Supervise(); }),
       watcher_([this] { Watch(); }) {}
 
@@ -77,13 +83,43 @@ RemoteEngine::~RemoteEngine() {
   watcher_.join();
 }
 
+struct RemoteEngine::Luggage {
+  std::vector<CarriedThing> constraints, pictures;  // at most one constraint
+  std::vector<SharedBytes> constraint_bytes, picture_bytes;
+};
+
+// Takes it out of the request.
+RemoteEngine::Luggage RemoteEngine::Unpack(Request& request) {
+  Luggage luggage;
+  if (SharedBytes bytes = std::exchange(request.constraint, {}); !bytes.empty()) {
+    luggage.constraints.push_back(
+        {.key = CarriedKey::OfBytes(bytes), .size = static_cast<int64_t>(bytes.size())});
+    luggage.constraint_bytes.push_back(std::move(bytes));
+  }
+  for (RequestPicture& picture : request.pictures) {
+    SharedBytes bytes = std::exchange(picture.pixels, {});
+    luggage.pictures.push_back({.key = CarriedKey::OfHash(picture.hash, request.cache_salt),
+                                .size = static_cast<int64_t>(bytes.size())});
+    luggage.picture_bytes.push_back(std::move(bytes));
+  }
+  return luggage;
+}
+
 Status RemoteEngine::Submit(Request request) {
   BT_RETURN_IF_ERROR(CheckRequest(request, *info_));
   const auto tokens = static_cast<int64_t>(request.prompt.size());
-  const SharedBytes constraint = std::exchange(request.constraint, {});
-  std::string payload = EncodeOne(request);
-  if (payload.size() + sizeof(uint64_t) > kFramePayloadMax) {
+  // All that takes long is done before the lock: health() and everybody else wait for it.
+  const Luggage luggage = Unpack(request);
+  const SharedBytes payload(EncodeOne(request));
+  const size_t names = (2 + luggage.pictures.size()) * sizeof(uint64_t);
+  if (payload.size() + names > kFramePayloadMax) {
     return InvalidArgument("the request is too large");
+  }
+  for (const CarriedThing& picture : luggage.pictures) {
+    if (picture.size + sizeof(uint64_t) > kFramePayloadMax) {
+      return InvalidArgument(fmt::format("a picture of {} bytes; at most {} are supported",
+                                         picture.size, kFramePayloadMax - sizeof(uint64_t)));
+    }
   }
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReady) {
@@ -96,35 +132,59 @@ Status RemoteEngine::Submit(Request request) {
                   fmt::format("the queue is full: {} requests are waiting", queued_requests_));
   }
   if (open_.contains(request.id)) return Status(Code::kInternal, "the request id is in use");
-  OpenRequest open{.prompt_tokens = tokens};
-  BT_RETURN_IF_ERROR(SendConstraint(constraint, open.constraint));
-  open_.emplace(request.id, open);
+  BT_RETURN_IF_ERROR(CheckRoom(luggage, payload.size()));
+  OpenRequest open;
+  open.prompt_tokens = tokens;
+  const std::vector<uint64_t> constraint =
+      Carry(constraints_, luggage.constraints, luggage.constraint_bytes);
+  if (!constraint.empty()) open.constraint = constraint[0];
+  open.pictures = Carry(pictures_, luggage.pictures, luggage.picture_bytes);
+  WireWriter head;
+  head.Put(open.constraint);
+  head.PutArray<uint64_t>(open.pictures);
+  open_.emplace(request.id, std::move(open));
   ++queued_requests_;
   queued_tokens_ += tokens;
   // If the connection has just ended, the supervisor ends the request.
-  WireWriter name;
-  name.Put(open.constraint);
-  connection_->Send(static_cast<uint16_t>(Message::kSubmit), payload + name.Take());
+  connection_->Send(static_cast<uint16_t>(Message::kSubmit), head.Take(), payload);
   return {};
 }
 
-// What the engine must know before the request; under mutex_, so that it comes before it.
-Status RemoteEngine::SendConstraint(const SharedBytes& constraint, uint64_t& name) {
-  if (constraint.empty()) return {};
-  BT_ASSIGN_OR_RETURN(const CarriedConstraints::Use use, carried_.Take(constraint));
-  for (const uint64_t dropped : use.dropped) {
-    WireWriter writer;
-    writer.Put(dropped);
-    connection_->Send(static_cast<uint16_t>(Message::kDropConstraint), writer.Take());
+// Whether the process may hold it, and what waits to be read may become so much more. Under mutex_.
+Status RemoteEngine::CheckRoom(const Luggage& luggage, size_t payload_bytes) const {
+  BT_ASSIGN_OR_RETURN(const int64_t constraint, constraints_.CheckRoom(luggage.constraints));
+  BT_ASSIGN_OR_RETURN(const int64_t pictures, pictures_.CheckRoom(luggage.pictures));
+  const auto unsent = static_cast<int64_t>(connection_->unsent_bytes());
+  const int64_t fresh = constraint + pictures + static_cast<int64_t>(payload_bytes);
+  if (unsent == 0 || unsent + fresh <= options_.unsent_bytes_max) return {};
+  return Status(
+      Code::kResourceExhausted,
+      fmt::format("the queue is full: {} MiB are on their way to the engine", unsent >> 20));
+}
+
+// Sends what is new of it, and tells the names. Under mutex_, so that it comes before the request.
+std::vector<uint64_t> RemoteEngine::Carry(CarriedThings& account,
+                                          const std::vector<CarriedThing>& things,
+                                          const std::vector<SharedBytes>& bytes) {
+  std::vector<uint64_t> names;
+  for (size_t i = 0; i < things.size(); ++i) {
+    const CarriedThings::Use use = account.Take(things[i], last_name_);
+    TellDropped(account);  // before what takes its room
+    names.push_back(use.name);
+    if (!use.is_new) continue;
+    WireWriter head;
+    head.Put(use.name);
+    connection_->Send(static_cast<uint16_t>(Message::kCarry), head.Take(), bytes[i]);
   }
-  if (use.is_new) {
+  return names;
+}
+
+void RemoteEngine::TellDropped(CarriedThings& account) {
+  for (const uint64_t name : account.TakeDropped()) {
     WireWriter writer;
-    writer.Put(use.name);
-    writer.PutBytes(constraint.str());
-    connection_->Send(static_cast<uint16_t>(Message::kConstraint), writer.Take());
+    writer.Put(name);
+    connection_->Send(static_cast<uint16_t>(Message::kDropCarried), writer.Take());
   }
-  name = use.name;
-  return {};
 }
 
 void RemoteEngine::Abort(RequestId id) {
@@ -529,7 +589,8 @@ void RemoteEngine::FailOpenRequests(const std::string& why) {
       event.Fail(Status(Code::kUnavailable, why));
     }
     open_.clear();
-    carried_.Clear();
+    constraints_.Clear();
+    pictures_.Clear();
     queued_requests_ = queued_tokens_ = 0;
   }
   for (const auto& [number, ask] : profile_asks) ask.done(Status(Code::kUnavailable, why), {});
@@ -541,7 +602,11 @@ void RemoteEngine::CloseRequest(std::unordered_map<RequestId, OpenRequest>::iter
     --queued_requests_;
     queued_tokens_ -= open->second.prompt_tokens;
   }
-  if (open->second.constraint != 0) carried_.Release(open->second.constraint);
+  if (open->second.constraint != 0) constraints_.Release(open->second.constraint);
+  for (const uint64_t name : open->second.pictures) pictures_.Release(name);
+  // At once: nobody may come for long whose request would tell it.
+  TellDropped(constraints_);
+  TellDropped(pictures_);
   open_.erase(open);
 }
 

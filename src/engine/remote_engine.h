@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "engine/agreed_info.h"
-#include "engine/carried_constraints.h"
+#include "engine/carried_things.h"
 #include "engine/engine.h"
 #include "engine/engine_wire.h"
 #include "engine/frame_connection.h"
@@ -41,6 +41,12 @@ struct RemoteEngineOptions {
   // So long without such a process, and over several starts; 0: never. A start takes what it takes:
   // the time begins when one has ended.
   Seconds give_up_after = 0;
+  // Of the pixels of pictures. What is too much is refused with kResourceExhausted, but for what
+  // one request alone brings.
+  int64_t picture_bytes_max = int64_t{4} << 30;         // in use by open requests
+  int64_t picture_idle_bytes_max = int64_t{256} << 20;  // kept for the next turn of a talk
+  // Of all that the process has not read, likewise.
+  int64_t unsent_bytes_max = int64_t{1} << 30;
   ComingEngine coming = {};
 };
 
@@ -73,8 +79,9 @@ class RemoteEngine final : public Engine {
   };
   struct OpenRequest {
     int64_t prompt_tokens = 0;
-    uint64_t constraint = 0;  // its name; 0: none
-    bool started = false;     // no longer counts towards the limits of the queue
+    uint64_t constraint = 0;         // its name; 0: none
+    std::vector<uint64_t> pictures;  // their names
+    bool started = false;            // no longer counts towards the limits of the queue
   };
   enum class State { kLoading, kReady, kDown, kStopping };
 
@@ -89,7 +96,14 @@ class RemoteEngine final : public Engine {
   bool RunConnection();
   void KeepCounters();
   Status Handle(const Frame& frame);
-  Status SendConstraint(const SharedBytes& constraint, uint64_t& name);
+  // What travels apart from a request, in a frame each. Its keys are known before mutex_ is taken.
+  struct Luggage;
+  static Luggage Unpack(Request& request);
+  Status CheckRoom(const Luggage& luggage, size_t payload_bytes) const;
+  std::vector<uint64_t> Carry(CarriedThings& account,
+                              const std::vector<CarriedThing>& things,
+                              const std::vector<SharedBytes>& bytes);
+  void TellDropped(CarriedThings& account);
   Status OnReady(const EngineInfo& info);
   void GiveUpLateStarts();
   void OnStep(std::vector<TokenEvent> events);
@@ -134,9 +148,10 @@ class RemoteEngine final : public Engine {
   int64_t queued_requests_ = 0, queued_tokens_ = 0;
   std::unordered_map<uint64_t, OpenProfile> profile_asks_;  // of this process, by their numbers
   uint64_t profile_asks_made_ = 0;
-  CarriedConstraints carried_;  // of this process
-  EngineStats stats_;           // of this process
-  EngineStats stats_past_;      // counters of the processes before it
+  CarriedThings constraints_, pictures_;  // of this process
+  uint64_t last_name_ = 0;                // of either
+  EngineStats stats_;                     // of this process
+  EngineStats stats_past_;                // counters of the processes before it
   Seconds heard_at_ = 0, ready_at_ = 0;
   Seconds trial_step_ = 0;  // of the process now running
   uint64_t restarts_ = 0;

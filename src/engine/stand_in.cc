@@ -19,6 +19,9 @@ constexpr uint64_t kHashStart = 0xcbf29ce484222325;
 constexpr int64_t kDefaultModelLen = 32768;
 constexpr int64_t kDefaultVocab = 2304;
 constexpr int64_t kDefaultBlocks = 16384;
+// Of pictures, as the family's models have it: two by two patches of 14 x 14 pixels are a token.
+constexpr int64_t kPatchesMax = 16384, kPatchBytes = 3 * 14 * 14;
+constexpr int32_t kPictureTokensMax = kPatchesMax / 4, kPictureRows = 1 << 17, kSideMax = 512;
 
 uint64_t Extend(uint64_t hash, TokenId token) {
   return (hash ^ static_cast<uint64_t>(token)) * 0x100000001b3;
@@ -190,6 +193,16 @@ Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
   info.num_blocks = std::max<int64_t>(kDefaultBlocks, BlocksFor(info.max_model_len) + int64_t{1});
   info.kv_cache_tokens = info.num_blocks * kBlockTokens;
   info.longest_step_seconds = config.stand_in_step_ms / 1000;
+  if (!config.language_model_only && !config.deterministic) {
+    info.picture_tokens_max = kPictureTokensMax;
+    info.picture_rows = kPictureRows;
+    info.picture_layers = 1;
+    info.picture_patches_max = kPatchesMax;
+    info.picture_patch_bytes = kPatchBytes;
+    info.picture_merge_rows = info.picture_merge_columns = 2;
+    info.picture_side_max = kSideMax;
+    info.picture_frames_max = 1;
+  }
   std::shared_ptr<ConstraintFactory> factory;
   std::shared_ptr<ConstraintTable> table;
   if (constraints)

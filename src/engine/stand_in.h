@@ -4,7 +4,8 @@
 // the prompt and of the tokens before them. For tests of everything around an engine, and for
 // measuring the door. Its vocabulary is that of the model folder, if one is given; it yields ids
 // below 256 only, which are single bytes in the vocabularies of the family, but for requests with a
-// constraint: these get any token that it allows.
+// constraint: these get any token that it allows. It takes pictures, of the sizes that the family's
+// models do, and looks at none.
 
 #include <memory>
 #include <span>

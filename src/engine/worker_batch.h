@@ -37,8 +37,7 @@ struct Worker::Batch {
   TensorView logits;
   // Of pictures: rows of the batch, rising, and what takes their places, [rows, H] in host memory.
   std::vector<int32_t> override_rows;
-  std::vector<float> overrides;
-  TensorView embedding_overrides;
+  std::vector<TensorView> embedding_overrides;
   int32_t rows_each = 0;  // above 0: every sequence has so many rows, those behind its own unread
   bool fixed = false;     // of as many rows as all passes over sampled tokens
 };

@@ -99,17 +99,12 @@ void Worker::TakePictures(const StepPlan& plan, Batch& batch) const {
   if (pictures_ == nullptr) return;  // of a later stage, to which the rows come from the one before
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     for (const PictureRows& rows : plan.sequences[batch.entries[i].index].pictures) {
-      const TensorView from = pictures_->Rows(rows.from, rows.count);
-      const auto* const numbers = static_cast<const float*>(from.data);
-      batch.overrides.insert(batch.overrides.end(), numbers, numbers + from.num_elements());
+      batch.embedding_overrides.push_back(pictures_->Rows(rows.from, rows.count));
       for (int32_t row = 0; row < rows.count; ++row) {
         batch.override_rows.push_back(batch.sequences[i].query_begin + rows.row + row);
       }
     }
   }
-  batch.embedding_overrides =
-      TensorView(batch.overrides.data(), DType::kF32,
-                 {std::ssize(batch.override_rows), model_->config().hidden});
 }
 
 void Worker::Pad(Batch& batch) const {

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstring>
 #include <memory>
-#include <new>
 
 #include "media/resample.h"
 
@@ -31,7 +30,7 @@ void CutOne(const Rgb& picture, int left, int top, int patch, uint8_t* out) {
 
 }  // namespace
 
-PictureHash HashPatches(const PictureRules& rules, const PicturePatches& patches) {
+Result<PictureHash> HashPatches(const PictureRules& rules, const PicturePatches& patches) {
   static_assert(std::endian::native == std::endian::little);
   // Every number has its width, so no two pictures write the same bytes in another way.
   std::array<uint8_t, 96> head = {};
@@ -52,12 +51,12 @@ PictureHash HashPatches(const PictureRules& rules, const PicturePatches& patches
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         EVP_MD_CTX_free);
   std::array<uint8_t, 32> digest = {};
-  // OpenSSL wants memory here and nothing else; a name that was not made must not be used.
+  // OpenSSL wants memory here and nothing else.
   if (context == nullptr || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1 ||
       EVP_DigestUpdate(context.get(), head.data(), head.size()) != 1 ||
       EVP_DigestUpdate(context.get(), patches.bytes.bytes.get(), patches.size) != 1 ||
       EVP_DigestFinal_ex(context.get(), digest.data(), nullptr) != 1) {
-    throw std::bad_alloc();
+    return NoMemoryForPicture();
   }
   PictureHash hash;
   std::copy_n(digest.begin(), hash.size(), hash.begin());
@@ -81,7 +80,6 @@ Result<PicturePatches> CutPatches(Rgb picture, const PictureRules& rules) {
       CutOne(scaled, x * rules.patch, y * rules.patch, rules.patch, to);
     }
   }
-  out.hash = HashPatches(rules, out);
   return out;
 }
 

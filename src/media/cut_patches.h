@@ -23,11 +23,11 @@ struct PicturePatches {
   // each its rows. Not normalised.
   PixelBuffer bytes = {};
   size_t size = 0;  // of `bytes`
-  PictureHash hash = {};
 };
 
-// Over the rules, the grid and the bytes.
-PictureHash HashPatches(const PictureRules& rules, const PicturePatches& patches);
+// Over the rules, the grid and the bytes. kResourceExhausted where there is no memory: a picture
+// whose name could not be made must not be used.
+Result<PictureHash> HashPatches(const PictureRules& rules, const PicturePatches& patches);
 
 // Scales the picture down where the rules say so, pads it with black to the right and below, and
 // cuts it. kResourceExhausted where there is no memory. Any thread.

@@ -61,9 +61,12 @@ TEST(CutPatchesTest, NoSizeIsTooSmallOrTooOdd) {
   }
 }
 
+PictureHash HashOf(Rgb picture, const PictureRules& rules = {}) {
+  return HashPatches(rules, CutPatches(std::move(picture), rules).value()).value();
+}
+
 TEST(CutPatchesTest, EqualPicturesHaveEqualHashes) {
-  EXPECT_EQ(CutPatches(Numbered(40, 30), {}).value().hash,
-            CutPatches(Numbered(40, 30), {}).value().hash);
+  EXPECT_EQ(HashOf(Numbered(40, 30)), HashOf(Numbered(40, 30)));
 }
 
 // Of a picture of one colour, padded, the bytes of two shapes can be the same.
@@ -74,14 +77,14 @@ TEST(CutPatchesTest, BytesShapesAndRulesHaveHashesOfTheirOwn) {
     std::fill_n(out.row(0), out.size(), uint8_t{0});
     return out;
   };
-  hashes.insert(CutPatches(black(56, 28), {}).value().hash);
-  hashes.insert(CutPatches(black(28, 56), {}).value().hash);
-  hashes.insert(CutPatches(black(28, 28), {}).value().hash);
-  hashes.insert(CutPatches(Numbered(28, 28), {}).value().hash);
-  hashes.insert(CutPatches(black(28, 28), {.mean = {0, 0, 0}}).value().hash);
-  hashes.insert(CutPatches(black(28, 28), {.std = {1, 1, 1}}).value().hash);
-  hashes.insert(CutPatches(black(28, 28), {.patches_max = 4096}).value().hash);
-  hashes.insert(CutPatches(black(28, 28), {.patch = 7}).value().hash);
+  hashes.insert(HashOf(black(56, 28)));
+  hashes.insert(HashOf(black(28, 56)));
+  hashes.insert(HashOf(black(28, 28)));
+  hashes.insert(HashOf(Numbered(28, 28)));
+  hashes.insert(HashOf(black(28, 28), {.mean = {0, 0, 0}}));
+  hashes.insert(HashOf(black(28, 28), {.std = {1, 1, 1}}));
+  hashes.insert(HashOf(black(28, 28), {.patches_max = 4096}));
+  hashes.insert(HashOf(black(28, 28), {.patch = 7}));
   EXPECT_EQ(hashes.size(), 8U);
 }
 

@@ -17,6 +17,11 @@
 // Colour profiles and gamma are not applied, and XMP is not read, which may name an orientation
 // too.
 //
+// Differences from Pillow, which vLLM decodes with: a PNG whose data or end have a wrong checksum,
+// or that has no end, is refused here and read there; a wrong checksum of another chunk is not
+// looked at here and is refused there; greys of 16 bits keep their high byte here, and are cut off
+// at 255 there, which leaves hardly more than white.
+//
 // Any thread. Memory: the picture (3 bytes a pixel, twice that while it is turned), and while it is
 // decoded up to 9 bytes a pixel more (a progressive CMYK JPEG).
 

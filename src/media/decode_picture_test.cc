@@ -33,7 +33,8 @@ std::string Refusal(const std::string& bytes) {
 
 TEST(DecodePictureTest, TheFirstBytesTellTheFormat) {
   EXPECT_EQ(Refusal(""), "the picture is empty: it has no bytes");
-  for (const std::string& bytes : {"hello"s, "<svg/>"s, "BM\1\2"s, "II*\0"s, "%PDF-1.7"s}) {
+  for (const std::string& bytes : {"hello"s, "<svg/>"s, "BM\1\2"s, "II*\0"s, "\0\0\0 ftypavif"s,
+                                   "\0\0\0\fjP  \r\n\x87\n"s, "\0\0\1\0"s, "%PDF-1.7"s}) {
     EXPECT_EQ(Refusal(bytes), "the picture is of no known format: send JPEG, PNG, WebP or GIF");
   }
   EXPECT_THAT(Refusal("\xff\xd8\xff"), HasSubstr("the JPEG picture"));
@@ -87,6 +88,26 @@ TEST(DecodePictureTest, GreysOfSixteenBitsKeepTheirHighByte) {
 }
 
 // Pillow compares the low byte of these with the high byte of pixels.
+// Pillow reads them, as far as they go: a file that was cut off is then a picture with black below.
+TEST(DecodePictureTest, APngThatIsNotWholeIsRefused) {
+  const std::string whole = MakePng(2, 2, 8, 0, "\0ab\0cd"s);
+  ASSERT_EQ(Refusal(whole), "taken");
+  EXPECT_THAT(Refusal(whole.substr(0, whole.size() - 12)), HasSubstr("the PNG picture"));
+  for (const char* chunk : {"IDAT", "IEND"}) {
+    std::string wrong = whole;
+    const size_t next = chunk == "IDAT"s ? wrong.find("IEND") - 4 : wrong.size();
+    wrong[next - 1] ^= 1;  // the end of its checksum
+    EXPECT_THAT(Refusal(wrong), HasSubstr("the PNG picture")) << chunk;
+  }
+}
+
+// Pillow refuses the file. Nothing of the chunk is used.
+TEST(DecodePictureTest, AWrongChecksumOfAChunkThatIsNotReadIsNotSeen) {
+  std::string text = PngChunk("tEXt", "a\0b"s);
+  text.back() ^= 1;
+  EXPECT_EQ(Letters(DecodePicture(MakePng(2, 1, 8, 0, "\0ab"s, text))), "ab");
+}
+
 TEST(DecodePictureTest, TransparentColoursOfSixteenBitsAreComparedWhole) {
   const std::string transparent = PngChunk("tRNS", "a\1"s);
   EXPECT_EQ(Letters(DecodePicture(MakePng(3, 1, 16, 0, "\0a\1a\2\1a"s, transparent))),

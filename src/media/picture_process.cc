@@ -142,12 +142,32 @@ Exchange Ask(int fd, std::string_view file, const PictureJob& job, Clock::time_p
   }
   patches.bytes = std::move(bytes).value();
   if (failed(ReceiveAll(fd, patches.bytes.bytes.get(), patches.size, deadline))) return out;
-  patches.hash = HashPatches(job.rules, patches);
   out.result = std::move(patches);
   return out;
 }
 
 }  // namespace
+
+// One of the children while somebody uses it.
+class PictureProcess::Place {
+ public:
+  explicit Place(PictureProcess& all) : all_(all), which_(all.TakeFree()) {}
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  ~Place() {
+    // What it still sends is no answer to the next picture.
+    if (asking && child().fd >= 0) close(std::exchange(child().fd, -1));
+    all_.GiveBack(which_);
+  }
+
+  ChildProcess& child() { return all_.children_[which_]; }
+
+  bool asking = false;  // a picture is on its way
+
+ private:
+  PictureProcess& all_;
+  const size_t which_;
+};
 
 PictureProcess::PictureProcess(Options options)
     : options_(std::move(options)), children_(std::max(1, options_.processes)) {
@@ -224,26 +244,23 @@ void PictureProcess::End(ChildProcess& child, const char* why) const {
 }
 
 Status PictureProcess::StartOne() {
-  const size_t which = TakeFree();
-  Status started = Start(children_[which]);
-  GiveBack(which);
-  return started;
+  Place place(*this);
+  return Start(place.child());
 }
 
 Result<PicturePatches> PictureProcess::Prepare(std::string_view file,
                                                const PictureRules& rules,
                                                const PictureLimits& limits) {
   if (file.size() > limits.bytes_max) return DecodePicture(file, limits).status();
-  const size_t which = TakeFree();
-  ChildProcess& child = children_[which];
-  if (Status started = Start(child); !started.ok()) {
-    GiveBack(which);
-    return started;
-  }
+  Place place(*this);
+  ChildProcess& child = place.child();
+  BT_RETURN_IF_ERROR(Start(child));
   const PictureJob job{.bytes = file.size(), .rules = rules, .limits = limits};
   const auto deadline =
       Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options_.seconds_max * 1000));
+  place.asking = true;
   Exchange exchange = Ask(child.fd, file, job, deadline);
+  place.asking = false;
   if (exchange.outcome == Outcome::kLate) {
     kill(child.pid, SIGKILL);
     End(child, "because a picture took too long");
@@ -257,7 +274,6 @@ Result<PicturePatches> PictureProcess::Prepare(std::string_view file,
           InvalidArgument("the picture broke the process that decodes pictures: save it anew");
     }
   }
-  GiveBack(which);
   return std::move(exchange.result);
 }
 

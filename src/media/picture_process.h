@@ -39,13 +39,14 @@ class PictureProcess {
 
   // DecodePicture and CutPatches, with their errors; kInvalidArgument too where the process dies
   // of the picture or is ended for its time, kUnavailable where none starts. Waits until one is
-  // free. Processes are started by the pictures that need them. The hash is made here, not there: a
-  // process that a picture has taken over cannot give it another picture's name. Any thread.
+  // free. Processes are started by the pictures that need them. Any thread.
   Result<PicturePatches> Prepare(std::string_view file,
                                  const PictureRules& rules,
                                  const PictureLimits& limits);
 
  private:
+  class Place;
+
   size_t TakeFree();
   void GiveBack(size_t which);
   Status Start(ChildProcess& child);

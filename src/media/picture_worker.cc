@@ -3,9 +3,13 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <new>
 #include <string>
 #include <string_view>
 
+#include "base/check.h"
 #include "media/cut_patches.h"
 #include "media/picture_sandbox.h"
 #include "media/picture_wire.h"
@@ -47,8 +51,21 @@ void WriteStatus(int fd, const Status& status) {
 }
 
 Result<PicturePatches> Prepare(std::string_view file, const PictureJob& job) {
-  BT_ASSIGN_OR_RETURN(Rgb picture, DecodePicture(file, job.limits));
-  return CutPatches(std::move(picture), job.rules);
+  try {
+    BT_ASSIGN_OR_RETURN(Rgb picture, DecodePicture(file, job.limits));
+    return CutPatches(std::move(picture), job.rules);
+  } catch (const std::bad_alloc&) {  // the picture is not to blame
+    return NoMemoryForPicture();
+  }
+}
+
+void Skip(int fd, uint64_t bytes) {
+  std::array<char, 4096> some;
+  while (bytes > 0) {
+    const size_t size = std::min<uint64_t>(bytes, some.size());
+    ReadAll(fd, some.data(), size);
+    bytes -= size;
+  }
 }
 
 }  // namespace
@@ -58,15 +75,26 @@ void RunPictureWorker(int fd, uint64_t memory_max) {
   using namespace std::string_view_literals;
   constexpr auto kSmallest = "GIF89a\1\0\1\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"sv;
   const Result<PicturePatches> first = Prepare(kSmallest, {});
-  WriteStatus(fd, first.ok() ? EnterPictureSandbox(memory_max) : first.status());
+  if (!first.ok()) {
+    // Nothing is decoded without the sandbox, nor by what cannot decode this.
+    WriteLastLine(("the smallest picture cannot be decoded: " + first.status().message()).c_str());
+    _exit(kBroken);
+  }
+  WriteStatus(fd, EnterPictureSandbox(memory_max));
 
   for (;;) {
     PictureJob job;
     ReadAll(fd, &job, sizeof(job));
     if (job.bytes > job.limits.bytes_max) _exit(kBroken);
-    std::string file(job.bytes, '\0');
-    ReadAll(fd, file.data(), file.size());
-    const Result<PicturePatches> made = Prepare(file, job);
+    Result<PixelBuffer> file = PixelBuffer::Make(job.bytes);
+    if (!file.ok()) {
+      Skip(fd, job.bytes);
+      WriteStatus(fd, file.status());
+      continue;
+    }
+    auto* const bytes = reinterpret_cast<char*>(file.value().bytes.get());
+    ReadAll(fd, bytes, job.bytes);
+    const Result<PicturePatches> made = Prepare({bytes, job.bytes}, job);
     if (!made.ok()) {
       WriteStatus(fd, made.status());
       continue;

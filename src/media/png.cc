@@ -50,7 +50,7 @@ bool ReadHeader(Session& session) {
     return false;
   }
   png_set_expand(png);    // palettes, few bits, and tRNS as alpha
-  png_set_strip_16(png);  // the high byte, as Pillow takes it
+  png_set_strip_16(png);  // the high byte, as Pillow takes it but for greys
   png_set_gray_to_rgb(png);
   session.passes = png_set_interlace_handling(png);
   png_read_update_info(png, session.info);

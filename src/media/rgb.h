@@ -11,6 +11,10 @@
 
 namespace baltoro {
 
+inline Status NoMemoryForPicture() {
+  return Status(Code::kResourceExhausted, "too little memory for the picture; try again later");
+}
+
 // u8 [height, width, channels], rows close together, channels in the order red, green, blue(,
 // alpha). The bytes are not set when it is made: what is never written costs no memory.
 struct PixelBuffer {
@@ -19,7 +23,7 @@ struct PixelBuffer {
   static Result<PixelBuffer> Make(size_t size) {
     std::unique_ptr<uint8_t[]> bytes(new (std::nothrow) uint8_t[size]);
     if (bytes == nullptr) {
-      return Status(Code::kResourceExhausted, "too little memory for the picture; try again later");
+      return NoMemoryForPicture();
     }
     return PixelBuffer{std::move(bytes)};
   }

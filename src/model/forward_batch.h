@@ -16,10 +16,10 @@ struct ForwardBatch {
   std::span<const int64_t> slots;      // [T] cache slot of each token: block * 64 + offset
   std::span<const AttentionSequence> sequences;
   std::span<const int32_t> logits_rows;  // rows whose logits are wanted, rising
-  // Rows whose embedding comes from elsewhere (images): row index -> row of `embedding_overrides`
-  // [M, H] f32.
-  std::span<const int32_t> override_rows;
-  TensorView embedding_overrides;
+  // Rows whose embedding comes from elsewhere (pictures), and what it becomes: pieces [n, H] f32 in
+  // the operations' memory, one after the other, M rows together.
+  std::span<const int32_t> override_rows;  // [M]
+  std::span<const TensorView> embedding_overrides;
   // Of a draft model: the residual streams that it reads, [N, H] f32 each, and the row of theirs
   // that each token goes with. They are the target's, or its own from the step before, which is one
   // and is not projected.

@@ -84,10 +84,11 @@ Found Compute(K2Model& model,
     taps.emplace_back(tap.data(), DType::kF32,
                       std::initializer_list<int64_t>{count, config.hidden});
   }
-  TensorView overrides;
-  if (!step.override_rows.empty()) {
-    overrides = TensorView(const_cast<float*>(step.overrides.data()), DType::kF32,
-                           {std::ssize(step.override_rows), config.hidden});
+  // In pieces of one row.
+  std::vector<TensorView> overrides;
+  for (int64_t i = 0; i < std::ssize(step.override_rows); ++i) {
+    overrides.emplace_back(const_cast<float*>(step.overrides.data()) + i * config.hidden,
+                           DType::kF32, std::initializer_list<int64_t>{1, config.hidden});
   }
   Arena arena(HostMemory());
   model.Forward({.tokens = ids,

@@ -75,7 +75,11 @@ void K2Model::Compute(const Inputs& in,
   const auto eps = static_cast<float>(config_.norm_eps);
   if (share_.first_stage()) {
     hidden.Embed(weights_.embedding, in.tokens, share_.vocab(config_).begin);
-    if (in.override_rows) hidden.Override(in.overrides, in.override_rows);
+    int64_t overridden = 0;
+    for (const TensorView& piece : in.overrides) {
+      hidden.Override(piece, in.override_rows.rows(overridden, piece.dim(0)));
+      overridden += piece.dim(0);
+    }
     if (config_.draft) {
       hidden.TakeFeatures({.parts = in.features,
                            .rows = in.feature_rows,

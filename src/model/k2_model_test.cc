@@ -208,13 +208,14 @@ TEST_P(K2ModelTest, AnOverriddenRowTakesTheEmbeddingGiven) {
                                                     .key_count = 1}};
     std::vector<float> logits(90);
     Arena arena;
+    const TensorView piece(row.data(), DType::kF32, {1, 128});
     model->Forward({.tokens = ids,
                     .positions = positions,
                     .slots = slots,
                     .sequences = sequences,
                     .logits_rows = rows,
                     .override_rows = override_rows,
-                    .embedding_overrides = TensorView(row.data(), DType::kF32, {1, 128})},
+                    .embedding_overrides = std::span(&piece, overridden ? 1 : 0)},
                    cache, TensorView(logits.data(), DType::kF32, {1, 90}), arena);
     return logits;
   };

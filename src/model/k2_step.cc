@@ -219,13 +219,13 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
        .gives_positions = share_.layout.decode_context > 1,
        .blocks_max = blocks_max,
        .part_blocks = key_part_blocks_});
-  if (batch.override_rows.empty()) return in;
-  const TensorView& from = batch.embedding_overrides;
-  BT_CHECK(from.dtype == DType::kF32 && from.dim(1) == config_.hidden);
-  BT_CHECK(from.dim(0) == static_cast<int64_t>(batch.override_rows.size()));
-  in.overrides = from;
-  in.overrides.data = const_cast<void*>(ops_.upload(
-      Scratch(), arena, from.data, static_cast<size_t>(from.num_elements()) * sizeof(float)));
+  int64_t overridden = 0;
+  for (const TensorView& piece : batch.embedding_overrides) {
+    BT_CHECK(piece.dtype == DType::kF32 && piece.dim(1) == config_.hidden);
+    overridden += piece.dim(0);
+  }
+  BT_CHECK(overridden == std::ssize(batch.override_rows));
+  in.overrides = batch.embedding_overrides;
   return in;
 }
 

@@ -13,7 +13,8 @@ namespace baltoro {
 struct K2Model::Inputs {
   TensorView tokens, positions, slots;  // [T]
   TensorView logits_rows;               // [rows]
-  TensorView override_rows, overrides;  // [M], [M, H]
+  TensorView override_rows;             // [M]
+  std::span<const TensorView> overrides;
   std::span<const TensorView> features;
   bool own_features = false;
   TensorView feature_rows;  // [T]

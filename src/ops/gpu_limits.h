@@ -13,8 +13,6 @@ constexpr bool GpuTakesHeadWidth(int64_t width) {
   return width == 64 || width == 128;
 }
 inline constexpr int32_t kGpuExpertsMax = 1024, kGpuChosenMax = 32;
-// Whether OpsTable::vision is there.
-inline constexpr bool kGpuEncodesPictures = false;
 // Most likely tokens that are told of a row, as its threads sort them.
 inline constexpr int32_t kGpuLogprobsMax = 1024;
 

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "ops/context.h"
 #include "ops/matrix.h"
@@ -108,7 +109,22 @@ struct VisionOps {
   // The most scratch that any of them takes, in bytes, for a batch of up to `patches` patches on
   // `threads` threads.
   int64_t (*scratch_bytes)(const VisionWidths&, int64_t patches, int threads) = nullptr;
+  // What of an encoder of these widths the backend has no kernel for, with what it takes; empty:
+  // nothing. Null: there is nothing that it does not take.
+  std::string (*refuses)(const VisionWidths&) = nullptr;
 };
+
+// Why a backend, whose name and operations these are, computes no encoder of these widths; empty:
+// it does. `vision` may be null.
+inline std::string WhyNoPictures(const char* name,
+                                 const VisionOps* vision,
+                                 const VisionWidths& widths) {
+  const std::string backend(name);
+  if (vision == nullptr) return backend + " has no operations for pictures; a CPU has them";
+  if (vision->refuses == nullptr) return {};
+  const std::string what = vision->refuses(widths);
+  return what.empty() ? what : backend + " has no operations for " + what + "; a CPU has them";
+}
 
 // Those of ReferenceOps() and CpuOps(act).
 const VisionOps& ReferenceVisionOps();

@@ -3,6 +3,7 @@
 // Bytes that do not change and are shared by all copies: what many requests carry in common is in
 // memory once. Any thread.
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -17,21 +18,19 @@ class SharedBytes {
   SharedBytes() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): a string becomes one where a request takes it
   SharedBytes(std::string bytes) {
-    if (bytes.empty()) return;
-    const size_t hash = std::hash<std::string_view>{}(bytes);
-    held_ = std::make_shared<const Held>(std::move(bytes), hash);
+    if (!bytes.empty()) held_ = std::make_shared<const Held>(std::move(bytes));
   }
   // NOLINTNEXTLINE(google-explicit-constructor)
   SharedBytes(const char* text) : SharedBytes(std::string(text)) {}
 
   bool empty() const { return held_ == nullptr; }
-  size_t size() const { return held_ == nullptr ? 0 : held_->first.size(); }
+  size_t size() const { return held_ == nullptr ? 0 : held_->bytes.size(); }
   const std::string& str() const {
     static const std::string none;
-    return held_ == nullptr ? none : held_->first;
+    return held_ == nullptr ? none : held_->bytes;
   }
-  // Of the bytes; known, not computed.
-  size_t hash() const { return held_ == nullptr ? 0 : held_->second; }
+  // Of the bytes: computed by the first who asks, and known to all copies from then on.
+  size_t hash() const { return held_ == nullptr ? 0 : held_->HashOnce(); }
   // Equal for copies of one another.
   const void* identity() const { return held_.get(); }
 
@@ -40,8 +39,20 @@ class SharedBytes {
   }
 
  private:
-  using Held = std::pair<std::string, size_t>;  // the bytes and their hash
-  std::shared_ptr<const Held> held_;            // null: empty
+  struct Held {
+    explicit Held(std::string text) : bytes(std::move(text)) {}
+    // Two who ask at once come to the same.
+    size_t HashOnce() const {
+      size_t known = hash.load(std::memory_order_relaxed);
+      if (known != 0) return known;
+      known = std::hash<std::string_view>{}(bytes);
+      hash.store(known, std::memory_order_relaxed);
+      return known;
+    }
+    const std::string bytes;
+    mutable std::atomic<size_t> hash{0};  // 0: not known
+  };
+  std::shared_ptr<const Held> held_;  // null: empty
 };
 
 }  // namespace baltoro

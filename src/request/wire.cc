@@ -52,14 +52,18 @@ bool WireReader::Has(size_t bytes) {
   return ok_;
 }
 
-std::string EncodeFrame(uint16_t type, std::string_view payload) {
-  BT_CHECK(payload.size() <= kFramePayloadMax);
+std::string EncodeFrameHeader(uint16_t type, size_t payload_bytes) {
+  BT_CHECK(payload_bytes <= kFramePayloadMax);
   WireWriter header;
   header.Put(kFrameMagic);
   header.Put(kWireVersion);
   header.Put(type);
-  header.Put(static_cast<uint32_t>(payload.size()));
-  std::string frame = header.Take();
+  header.Put(static_cast<uint32_t>(payload_bytes));
+  return header.Take();
+}
+
+std::string EncodeFrame(uint16_t type, std::string_view payload) {
+  std::string frame = EncodeFrameHeader(type, payload.size());
   frame.append(payload);
   return frame;
 }

@@ -25,7 +25,7 @@ namespace baltoro {
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie");
 
 inline constexpr uint32_t kFrameMagic = 0x4F544C42;  // "BLTO"
-inline constexpr uint16_t kWireVersion = 4;
+inline constexpr uint16_t kWireVersion = 5;
 inline constexpr size_t kFrameHeaderBytes = 12;
 inline constexpr size_t kFramePayloadMax = size_t{64} << 20;
 
@@ -103,7 +103,9 @@ struct Frame {
   std::string payload;
 };
 
-// The header of a frame and its payload, ready to be sent. The payload is at most kFramePayloadMax.
+// The header of a frame with a payload of so many bytes, at most kFramePayloadMax.
+std::string EncodeFrameHeader(uint16_t type, size_t payload_bytes);
+// The header of a frame and its payload, ready to be sent.
 std::string EncodeFrame(uint16_t type, std::string_view payload);
 
 // Cuts a stream of bytes into frames.

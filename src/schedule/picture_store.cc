@@ -57,6 +57,12 @@ void PictureStore::Release(const PictureName& name) {
   --held_;
 }
 
+// It keeps its place: others may hold it.
+void PictureStore::Distrust(const PictureName& name) {
+  const auto found = places_.find(name);
+  if (found != places_.end()) found->second.encoded = false;
+}
+
 void PictureStore::Forget(const PictureName& name) {
   const auto found = places_.find(name);
   if (found == places_.end()) return;

@@ -1,9 +1,10 @@
 #pragma once
 
 // Which pictures have their rows in the ranks' memory, and where: as many rows there as in this
-// account, those of one picture contiguous. A picture is known by its hash, so that one that comes
-// again, or in several requests, is encoded once. Room for another is made by forgetting the one
-// that was used least lately, of those that nobody holds.
+// account, those of one picture contiguous. A picture is known by its hash and the salt of its
+// request, so that one that comes again, or in several requests of a salt, is encoded once, and
+// nobody learns from the time that it takes what comes under another salt. Room for another is made
+// by forgetting the one that was used least lately, of those that nobody holds.
 //
 // Plans are executed in their order: what a plan reads from a place is read before a later plan has
 // the place written, so places may be given away as soon as all plans that read them are made.
@@ -20,7 +21,7 @@
 
 namespace baltoro {
 
-using PictureName = std::array<uint8_t, 16>;  // RequestPicture::hash
+using PictureName = std::array<uint8_t, 16>;  // a keyed hash of both
 
 class PictureStore {
  public:
@@ -42,6 +43,8 @@ class PictureStore {
   Place* Take(const PictureName& name, int32_t rows);
   void Hold(Place& place);
   void Release(const PictureName& name);
+  // What its rows hold is not to be trusted: whoever needs them next has them encoded anew.
+  void Distrust(const PictureName& name);
   // Nobody holds it.
   void Forget(const PictureName& name);
   int32_t held() const { return held_; }  // pictures

@@ -53,6 +53,7 @@ enum class PlantedBug {
   kEncodedTooEarly,             // a picture is read before all layers have seen it
   kPicturesUnnamed,             // the name of a block does not say which picture stands in it
   kPicturesKept,                // a sequence that leaves holds its pictures for ever
+  kPictureHoldsQueue,           // the queue waits for the picture that its head begins with
   kChunkIgnoresContext,         // a chunk late in its prompt costs as much as one at its beginning
 };
 

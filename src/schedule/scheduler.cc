@@ -74,6 +74,9 @@ Status Scheduler::Submit(Request request) {
   sequence->tokens = request.prompt;
   sequence->constrained = !request.constraint.empty();
   request.constraint = {};  // it may be large, and was made into an object already
+  for (const RequestPicture& picture : request.pictures) {
+    sequence->picture_names.push_back(NameOf(picture, request.cache_salt));
+  }
   sequence->request = std::move(request);
   sequence->turn = turns_.Take(sequence->request.owner, sequence->expected_tokens());
   waiting_.insert(sequence.get());

@@ -15,8 +15,9 @@
 //     arrival; the queue is served strictly in it: nothing overtakes its head;
 //   - when no block is left the last in that order gives up its own; after eight times it goes
 //     first, and is admitted with all the blocks that it may ever need;
-//   - a prompt is computed up to a picture that is not encoded, and no further; what encoding costs
-//     is taken from what prompts may cost;
+//   - a prompt is computed up to a picture that is not encoded, and no further; others behind it go
+//     on, also where it has just been admitted; what encoding costs is taken from what prompts may
+//     cost;
 //   - whatever a step in flight still writes keeps its owner until that step is committed;
 //   - a block becomes findable for others once every position in it was computed and committed.
 //
@@ -173,16 +174,15 @@ class Scheduler {
       Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record, Budget& budget);
 
   // scheduler_pictures.cc
+  PictureName NameOf(const RequestPicture& picture, const std::string& salt) const;
   Sequence::Range TakePictures(Sequence& sequence, int32_t from, bool runs);
+  PictureStore::Place* TakePlace(const Sequence& sequence, size_t index);
   int32_t ReadyUntil(Sequence& sequence, int32_t from, bool runs, StepPlan& plan, Budget& budget);
-  bool Encoded(const std::vector<RequestPicture>& pictures,
-               size_t index,
-               StepPlan& plan,
-               Budget& budget);
+  bool Encoded(const Sequence& sequence, size_t index, StepPlan& plan, Budget& budget);
   bool EncodingIsNeeded();
   void DropEncoding();
-  void BeginEncoding(std::span<const RequestPicture> pictures);
-  bool JoinEncoding(const RequestPicture& picture, int64_t patches_max);
+  void BeginEncoding(const Sequence& sequence, size_t index);
+  bool JoinEncoding(const Sequence& sequence, size_t index, int64_t patches_max);
   bool ShareOut(int64_t patches_max);
   bool EncodeLayers(StepPlan& plan, Budget& budget);
   void AddPictureRows(const Sequence& sequence, PlannedSequence& planned);

@@ -141,8 +141,10 @@ int32_t Scheduler::SharedTokens(const Sequence& sequence) const {
 }
 
 // What a failed sequence computed or read is not to be trusted: it is never found again, and is
-// zeroed before it is used again.
+// zeroed before it is used again. Its pictures' rows are encoded again, for whoever else holds them
+// too: if they are not finite, nobody who reads them can go on.
 void Scheduler::DropBlocks(Sequence& sequence) {
+  for (const PictureName& name : sequence.picture_names) pictures_.Distrust(name);
   for (const BlockId block : sequence.blocks) {
     prefix_.Forget(block);
     if (pool_.owners(block) == 1) cleared_.push_back(block);

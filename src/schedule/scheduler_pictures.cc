@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <utility>
@@ -13,6 +14,17 @@
 #include "schedule/scheduler.h"
 
 namespace baltoro {
+
+// Its name in the memory of pictures.
+PictureName Scheduler::NameOf(const RequestPicture& picture, const std::string& salt) const {
+  std::vector<uint8_t> bytes(picture.hash.begin(), picture.hash.end());
+  if (!Planted(PlantedBug::kIgnoreSalt)) bytes.insert(bytes.end(), salt.begin(), salt.end());
+  const Hash128 hash = SipHash128(config_.hash_secret, bytes);
+  PictureName name;
+  static_assert(sizeof(name) == sizeof(hash));
+  std::memcpy(name.data(), &hash, sizeof(hash));
+  return name;
+}
 
 // Gives the pictures from `from` on, as far as a step can come, a place if there is room: which of
 // the request's, as a range. One that runs holds them; of one that waits it is the first alone.
@@ -25,11 +37,10 @@ Sequence::Range Scheduler::TakePictures(Sequence& sequence, int32_t from, bool r
          pictures[taken.end].begin - from < config_.max_num_batched_tokens;
        ++taken.end) {
     if (!runs && !taken.empty()) break;
-    const RequestPicture& picture = pictures[taken.end];
-    PictureStore::Place* place = pictures_.Take(picture.hash, picture.count);
+    PictureStore::Place* place = TakePlace(sequence, taken.end);
     if (place == nullptr && !EncodingIsNeeded()) {
       DropEncoding();
-      place = pictures_.Take(picture.hash, picture.count);
+      place = TakePlace(sequence, taken.end);
     }
     if (place == nullptr) break;
     if (!runs || taken.end < sequence.pictures_held.end) continue;
@@ -40,31 +51,32 @@ Sequence::Range Scheduler::TakePictures(Sequence& sequence, int32_t from, bool r
   return taken;
 }
 
+PictureStore::Place* Scheduler::TakePlace(const Sequence& sequence, size_t index) {
+  return pictures_.Take(sequence.picture_names[index], sequence.request.pictures[index].count);
+}
+
 // Up to which position of its prompt the sequence can be computed by this plan, from `from` on.
 int32_t Scheduler::ReadyUntil(
     Sequence& sequence, int32_t from, bool runs, StepPlan& plan, Budget& budget) {
   const std::vector<RequestPicture>& pictures = sequence.request.pictures;
   const Sequence::Range taken = TakePictures(sequence, from, runs);
   for (size_t i = taken.begin; i < taken.end; ++i) {
-    if (!Encoded(pictures, i, plan, budget)) return std::max(pictures[i].begin, from);
+    if (!Encoded(sequence, i, plan, budget)) return std::max(pictures[i].begin, from);
   }
   return taken.end < pictures.size() ? std::max(pictures[taken.end].begin, from)
                                      : std::numeric_limits<int32_t>::max();
 }
 
-// Whether picture `index` of these is encoded, or will be by this plan. With it those behind it,
-// and small ones of others.
-bool Scheduler::Encoded(const std::vector<RequestPicture>& pictures,
-                        size_t index,
-                        StepPlan& plan,
-                        Budget& budget) {
-  const PictureStore::Place* const place = pictures_.Find(pictures[index].hash);
+// Whether picture `index` of its is encoded, or will be by this plan. With it those behind it, and
+// small ones of others.
+bool Scheduler::Encoded(const Sequence& sequence, size_t index, StepPlan& plan, Budget& budget) {
+  const PictureStore::Place* const place = pictures_.Find(sequence.picture_names[index]);
   while (!place->encoded) {
     // Else another batch is on its way, which somebody waits for.
     const bool among = std::ranges::count(encoding_.names, place->name) > 0;
     if (!among && !EncodingIsNeeded()) {
       DropEncoding();
-      BeginEncoding(std::span(pictures).subspan(index));
+      BeginEncoding(sequence, index);
     }
     if (!EncodeLayers(plan, budget)) return false;
   }
@@ -84,42 +96,46 @@ void Scheduler::DropEncoding() {
   encoding_ = {};
 }
 
-// With the first of these pictures, which has a place; those behind it, as far as a step can come,
-// or until each rank has one; and those of others beside them.
-void Scheduler::BeginEncoding(std::span<const RequestPicture> pictures) {
+// With picture `index` of its, which has a place; those behind it, as far as a step can come, or
+// until each rank has one; and those of others beside them.
+void Scheduler::BeginEncoding(const Sequence& sequence, size_t index) {
   BT_CHECK(encoding_.names.empty());
   encoding_.layers_left = config_.picture_layers;
   encoding_.begins = true;
-  for (const RequestPicture& picture : pictures) {
-    const bool far = picture.begin - pictures[0].begin >= config_.max_num_batched_tokens;
+  const std::span<const RequestPicture> own(sequence.request.pictures);
+  const int32_t first = own[index].begin;
+  for (; index < own.size(); ++index) {
+    const bool far = own[index].begin - first >= config_.max_num_batched_tokens;
     if (far && std::ssize(encoding_.names) >= config_.picture_ranks) break;
-    if (pictures_.Take(picture.hash, picture.count) == nullptr) break;
-    if (!JoinEncoding(picture, config_.picture_patches_max)) break;
+    if (TakePlace(sequence, index) == nullptr) break;
+    if (!JoinEncoding(sequence, index, config_.picture_patches_max)) break;
   }
   BT_CHECK(!encoding_.names.empty());
   const int64_t shared = std::min(config_.picture_patches_shared, config_.picture_patches_max);
-  for (Sequence* const sequence : running_) {
-    const Sequence::Range held = sequence->pictures_held;
+  for (const Sequence* const other : running_) {
+    const Sequence::Range held = other->pictures_held;
     for (size_t i = held.begin; i < held.end; ++i) {
-      if (!JoinEncoding(sequence->request.pictures[i], shared)) return;
+      if (!JoinEncoding(*other, i, shared)) return;
     }
   }
   // They come in soon, or know the picture by then.
-  for (Sequence* const sequence : waiting_) {
-    const std::span<const RequestPicture> all(sequence->request.pictures);
+  for (Sequence* const other : waiting_) {
+    const std::span<const RequestPicture> all(other->request.pictures);
     if (all.empty()) continue;
-    const auto from = static_cast<int32_t>(PrefixOf(*sequence).size()) * kBlockTokens;
-    for (auto one = FirstBehind(all, from); one != all.end(); ++one) {
-      if (pictures_.Take(one->hash, one->count) == nullptr) return;
-      if (!JoinEncoding(*one, shared)) return;
+    const auto from = static_cast<int32_t>(PrefixOf(*other).size()) * kBlockTokens;
+    auto i = static_cast<size_t>(FirstBehind(all, from) - all.begin());
+    for (; i < all.size(); ++i) {
+      if (TakePlace(*other, i) == nullptr) return;
+      if (!JoinEncoding(*other, i, shared)) return;
     }
   }
 }
 
 // Adds a picture that has a place, unless it is encoded, or among them already. False: with it some
 // rank would have more than `patches_max` patches.
-bool Scheduler::JoinEncoding(const RequestPicture& picture, int64_t patches_max) {
-  PictureStore::Place& place = *pictures_.Find(picture.hash);
+bool Scheduler::JoinEncoding(const Sequence& sequence, size_t index, int64_t patches_max) {
+  const RequestPicture& picture = sequence.request.pictures[index];
+  PictureStore::Place& place = *pictures_.Find(sequence.picture_names[index]);
   if (place.encoded || std::ranges::count(encoding_.names, place.name) > 0) return true;
   encoding_.pictures.push_back({.frames = picture.frames,
                                 .rows = picture.rows,
@@ -197,7 +213,8 @@ void Scheduler::AddPictureRows(const Sequence& sequence, PlannedSequence& planne
     const RequestPicture& picture = *one;
     const int32_t begin = std::max(picture.begin, first);
     const int32_t count = std::min(picture.begin + picture.count, end) - begin;
-    const PictureStore::Place* const place = pictures_.Find(picture.hash);
+    const auto index = static_cast<size_t>(one - all.begin());
+    const PictureStore::Place* const place = pictures_.Find(sequence.picture_names[index]);
     BT_CHECK(place != nullptr && place->encoded);
     planned.pictures.push_back(
         {.row = begin - first, .count = count, .from = place->begin + begin - picture.begin});
@@ -210,7 +227,7 @@ void Scheduler::ReleasePictures(Sequence& sequence, bool all) {
   while (!held.empty()) {
     const RequestPicture& picture = sequence.request.pictures[held.begin];
     if (!all && picture.begin + picture.count > sequence.planned) return;
-    pictures_.Release(picture.hash);
+    pictures_.Release(sequence.picture_names[held.begin]);
     ++held.begin;
   }
   held = {};

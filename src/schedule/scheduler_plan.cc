@@ -169,16 +169,18 @@ bool Scheduler::AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget) 
   if (evicting_ > 0 && !Planted(PlantedBug::kAdmitWhileEvicting)) return false;
   if (Planted(PlantedBug::kOneAdmissionAPlan) && !plan.admitted.empty()) return false;
   auto head = waiting_.begin();
-  // Whoever comes in is computed at once: the first picture behind what others have computed of its
-  // prompt must be no obstacle.
+  // Whoever comes in is computed at once, but for one whose next token is a picture that is not
+  // encoded: it waits for that among those who run, where nobody waits for it.
   std::optional<std::vector<BlockId>> hits;
+  bool waits = false;
   if (!(*head)->request.pictures.empty()) {
     hits = PrefixOf(**head);
     const auto from = static_cast<int32_t>(hits->size()) * kBlockTokens;
     (*head)->ready_until = ReadyUntil(**head, from, /*runs=*/false, plan, budget);
-    if ((*head)->ready_until <= from) return false;
+    waits = (*head)->ready_until <= from;
   }
-  if (PrefillChunk(**head, budget) <= 0 &&
+  if (waits && Planted(PlantedBug::kPictureHoldsQueue)) return false;
+  if (!waits && PrefillChunk(**head, budget) <= 0 &&
       !(Planted(PlantedBug::kAdmitWithoutLogprobRows) && (*head)->wants_prompt_logprobs())) {
     return false;
   }

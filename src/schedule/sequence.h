@@ -11,6 +11,7 @@
 #include "cache/keyed_hash.h"
 #include "request/request.h"
 #include "schedule/fair_turns.h"
+#include "schedule/picture_store.h"
 #include "schedule/planted_bug.h"
 #include "schedule/step_plan.h"
 
@@ -50,7 +51,8 @@ struct Sequence {
     size_t begin = 0, end = 0;
     bool empty() const { return begin == end; }
   };
-  Range pictures_held;  // of its request's pictures, in the memory of pictures
+  Range pictures_held;                     // of its request's pictures, in the memory of pictures
+  std::vector<PictureName> picture_names;  // of its request's pictures, there
 
   SlotId slot{-1};
   std::vector<BlockId> blocks;

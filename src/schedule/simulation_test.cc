@@ -148,6 +148,7 @@ TEST(SimulationTest, FindsEveryPlantedBug) {
       {PlantedBug::kEncodedTooEarly, "EncodedTooEarly"},
       {PlantedBug::kPicturesUnnamed, "PicturesUnnamed"},
       {PlantedBug::kPicturesKept, "PicturesKept"},
+      {PlantedBug::kPictureHoldsQueue, "PictureHoldsQueue"},
   };
   for (const auto& [bug, name] : bugs) {
     const int seed = SeedThatFinds(bug, 1000);

@@ -101,7 +101,7 @@ struct StepPlan {
                                            // [64 b, 64 b + 64)
   int32_t drafts_wanted = 0;  // behind what each sequence samples, for a later step to verify
 
-  bool empty() const { return sequences.empty() && encodes.empty(); }
+  bool empty() const { return sequences.empty() && encodes.empty() && admitted.empty(); }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   std::span<const TokenId> tokens_of(const PlannedSequence& sequence) const {
     return std::span(tokens).subspan(sequence.token_begin, sequence.token_count);

@@ -76,7 +76,7 @@ std::optional<ApiError> Server::SettleToolCalls(ChatRequest& chat) const {
 std::optional<ApiError> Server::RenderChat(ChatRequest& chat,
                                            const GenerationLimits& limits,
                                            const std::function<bool()>& unwanted,
-                                           ChatPrompt& out) const {
+                                           ChatPrompt& out) {
   if (chat_template_ == nullptr || tokenizer_->empty()) {
     return BadRequest("messages", tokenizer_->empty()
                                       ? "messages: this model has no tokenizer; use "
@@ -187,6 +187,7 @@ std::optional<ApiError> Server::PrepareConversation(ChatRequest chat, Prepared& 
   if (auto error = CheckModel(fields.model)) return error;
   if (out.unwanted()) return ClientGoneError();
   ChatPrompt rendered;
+  rendered.owner = out.owner;
   if (auto error = RenderChat(chat, limits, out.unwanted, rendered)) return error;
   std::vector<TokenId>& prompt = rendered.tokens;
   const size_t whole = prompt.size();

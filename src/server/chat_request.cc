@@ -53,7 +53,6 @@ bool CheckContent(Json& message, PicturePlaces& places, size_t& parts, std::stri
     why = "content must be a string, null or a list of parts";
     return false;
   }
-  const bool may_show = message["role"] == "user" || message["role"] == "tool";
   for (size_t i = 0; i < content->size(); ++i) {
     Json& part = (*content)[i];
     if (++parts > kPartsMax) {
@@ -62,10 +61,6 @@ bool CheckContent(Json& message, PicturePlaces& places, size_t& parts, std::stri
     }
     if (part.is_string()) continue;
     if (IsPicturePart(part)) {
-      if (!may_show) {
-        why = "pictures are taken in messages of the roles user and tool";
-        return false;
-      }
       if (places.translated) continue;
       const Status taken =
           TakePicture(part, fmt::format("{}[{}]", places.content, i), *places.pictures);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "net/byte_shares.h"
 #include "server/choice_text.h"
 #include "server/dispatcher.h"
 #include "server/engine_slot.h"
@@ -59,7 +60,7 @@ struct GenerationOptions {
   bool echo_only = false;  // the one token that the engine makes is not a part of the answer
   EventParserOptions parser;
   StopMatcher stops{{}, false};
-  ActiveTicket picture_bytes;         // of its prompts
+  ByteHold picture_bytes;             // of its prompts
   std::unique_ptr<RequestSpan> span;  // begun; its end goes to the context's sink
 };
 

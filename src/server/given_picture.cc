@@ -13,6 +13,7 @@ namespace baltoro {
 namespace {
 
 constexpr std::string_view kImage = "image/";
+constexpr std::string_view kUnknownType = "application/octet-stream";
 
 char Lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -121,7 +122,8 @@ Result<std::string> ReadBase64(std::string_view text, uint64_t bytes_max) {
   std::string out;
   if (!DecodeBase64(text, out)) {
     return InvalidArgument(
-        "the base64 is broken: it must be of the standard alphabet, padded, without line breaks");
+        "the base64 is broken: it must be of the standard alphabet, padded, without line breaks, "
+        "and the bits that the padding cuts off must be zero");
   }
   return out;
 }
@@ -130,9 +132,17 @@ Result<std::string> ReadDataUrl(std::string_view url, uint64_t bytes_max) {
   constexpr std::string_view kEncoding = ";base64";
   const size_t comma = url.find(',');
   const std::string_view head = url.substr(0, comma);
-  const bool formed = comma != url.npos && StartsWithFolded(head, "data:image/") &&
-                      head.size() > kEncoding.size() &&
-                      StartsWithFolded(head.substr(head.size() - kEncoding.size()), kEncoding);
+  constexpr size_t kScheme = 5;  // of "data:"
+  // A sender that does not know the type leaves it out, or says so; the first bytes tell it here.
+  const auto type_fits = [&] {
+    const std::string_view type = head.substr(kScheme, head.find(';') - kScheme);
+    return type.empty() || StartsWithFolded(type, kImage) ||
+           (type.size() == kUnknownType.size() && StartsWithFolded(type, kUnknownType));
+  };
+  const bool formed = comma != url.npos && head.size() >= kScheme + kEncoding.size() &&
+                      StartsWithFolded(head, "data:") &&
+                      StartsWithFolded(head.substr(head.size() - kEncoding.size()), kEncoding) &&
+                      type_fits();
   if (!formed) return InvalidArgument("must be of the form data:image/...;base64,...");
   return ReadBase64(url.substr(comma + 1), bytes_max);
 }

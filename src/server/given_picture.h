@@ -2,6 +2,7 @@
 
 // Pictures as the requests of all APIs give them, before anything of them is decoded.
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,10 +12,21 @@
 
 namespace baltoro {
 
+// What somebody else keeps as well.
+using PictureText = std::shared_ptr<const std::string>;
+
 struct GivenPicture {
-  std::string place;    // the field that holds it, as its API writes places; for errors
-  std::string text;     // a URL of any scheme, or base64
-  bool base64 = false;  // `text` is no URL
+  std::string place;           // the field that holds it, as its API writes places; for errors
+  std::string text;            // a URL of any scheme, or base64
+  bool base64 = false;         // `text` is no URL
+  PictureText kept = nullptr;  // not null: instead of `text`
+
+  const std::string& given() const { return kept != nullptr ? *kept : text; }
+  // Gives the memory back, which clear() would not.
+  void Drop() {
+    text = std::string();
+    kept = nullptr;
+  }
 
   bool operator==(const GivenPicture&) const = default;
 };

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kPageDefault = 20;
 constexpr size_t kPageMax = 100;
+constexpr size_t kUrlBytesMax = 1024;
 
 struct Page {
   size_t limit = kPageDefault;
@@ -72,6 +73,26 @@ void Complete(Json& item) {
   *content = Json::array({{{"type", own ? "output_text" : "input_text"}, {"text", *content}}});
 }
 
+// Puts the URLs of pictures back where they stood. Of the data in a long one a mark is left: a page
+// of a hundred items would be gigabytes else, of what its reader has sent itself.
+void ShowPictures(Json& item, const std::vector<PictureText>& pictures) {
+  for (const char* name : {"content", "output"}) {
+    const auto parts = item.find(name);
+    if (parts == item.end() || !parts->is_array()) continue;
+    for (Json& part : *parts) {
+      if (!part.is_object() || part.value("type", Json()) != "input_image") continue;
+      const auto url = part.find("image_url");
+      if (url == part.end() || !url->is_number_unsigned()) continue;
+      const auto place = url->get<size_t>();
+      if (place >= pictures.size()) continue;
+      const std::string& given = *pictures[place];
+      const bool cut = given.size() > kUrlBytesMax && HasScheme(given, "data");
+      const size_t head = std::min(given.find(','), kUrlBytesMax) + 1;
+      *url = cut ? given.substr(0, head) + "..." : given;
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<ApiError> InputItemsPage(const std::string& response_id,
@@ -101,7 +122,10 @@ std::optional<ApiError> InputItemsPage(const std::string& response_id,
   }
   const size_t end = std::min(items.size(), first + page.limit);
   Json data = Json::array();
-  for (size_t i = first; i < end; ++i) data.push_back(std::move(items[i]));
+  for (size_t i = first; i < end; ++i) {
+    ShowPictures(items[i], stored.conversation.pictures);
+    data.push_back(std::move(items[i]));
+  }
   Json body = {{"object", "list"},
                {"first_id", data.empty() ? Json() : data.front()["id"]},
                {"last_id", data.empty() ? Json() : data.back()["id"]},

@@ -7,11 +7,14 @@
 
 namespace baltoro {
 
-JobPool::JobPool(const JobLimits& limits)
-    : limits_(limits), share_(std::max<size_t>(1, limits.threads / 2)) {
+JobPool::JobPool(const JobLimits& limits) : limits_(limits), share_(ShareOf(limits)) {
   for (size_t i = 0; i < std::max<size_t>(1, limits_.threads); ++i) {
     threads_.emplace_back([this] { Run(); });
   }
+}
+
+size_t JobPool::ShareOf(const JobLimits& limits) {
+  return std::max<size_t>(1, limits.threads / 2);
 }
 
 JobPool::~JobPool() {

@@ -38,6 +38,8 @@ class JobPool {
   };
 
   explicit JobPool(const JobLimits& limits = {});
+  // How many jobs of one owner run at once in a pool with these limits.
+  static size_t ShareOf(const JobLimits& limits);
   ~JobPool();  // Stop, and waits for the jobs under way
   JobPool(const JobPool&) = delete;
   JobPool& operator=(const JobPool&) = delete;

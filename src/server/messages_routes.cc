@@ -13,6 +13,7 @@ void Server::Messages(HttpRequest request, Reply reply) {
 void Server::CountTokens(HttpRequest request, Reply reply) {
   RunPreparing(std::move(request), std::move(reply), [this](Asked& asked, Reply& answer) {
     ChatPrompt prompt;
+    prompt.owner = JobOwner(asked.http);
     if (const auto error = CountTokensOf(asked, answer, prompt)) {
       return Reject(answer, Rejection::kInvalid, *error);
     }
@@ -22,7 +23,7 @@ void Server::CountTokens(HttpRequest request, Reply reply) {
 
 std::optional<ApiError> Server::CountTokensOf(Asked& asked,
                                               const Reply& reply,
-                                              ChatPrompt& prompt) const {
+                                              ChatPrompt& prompt) {
   Json body;
   if (auto error = ReadBody(asked, body)) return error;
   MessagesRequest messages;

@@ -17,50 +17,66 @@ ApiError ErrorAt(const std::string& place, const Status& why) {
 
 }  // namespace
 
-PicturePreparer::PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source)
+PicturePreparer::PicturePreparer(PictureConfig config,
+                                 std::shared_ptr<MediaSource> source,
+                                 int decoded_at_once)
     : config_(std::move(config)),
       source_(source != nullptr ? std::move(source) : MakeClosedMediaSource()),
-      decoders_({.command = config_.decoder, .processes = kAtOnce}) {}
+      decoders_({.command = config_.decoder, .processes = decoded_at_once}),
+      kept_(static_cast<size_t>(config_.held_bytes_max) / 16) {}
 
 Result<std::string> PicturePreparer::ReadBytes(const GivenPicture& picture,
                                                const MediaBounds& bounds) const {
-  if (picture.base64) return ReadBase64(picture.text, config_.each.bytes_max);
-  if (HasScheme(picture.text, "data")) return ReadDataUrl(picture.text, config_.each.bytes_max);
+  const std::string& given = picture.given();
+  if (picture.base64) return ReadBase64(given, config_.each.bytes_max);
+  if (HasScheme(given, "data")) return ReadDataUrl(given, config_.each.bytes_max);
   if (bounds.seconds_max <= 0) {
     return InvalidArgument(
         fmt::format("the URLs of this request have taken {:g} s already; send the pictures as "
                     "data:image/...;base64,...",
                     config_.fetch_seconds_max));
   }
-  return source_->Read(picture.text, bounds);
+  return source_->Read(given, bounds);
 }
 
-Result<RequestPicture> PicturePreparer::Cut(std::string_view bytes,
-                                            int64_t each_tokens_max,
-                                            int64_t& pixels_left) const {
+Result<CutPicture> PicturePreparer::Cut(std::string_view bytes) const {
   BT_ASSIGN_OR_RETURN(const PicturePatches patches,
                       decoders_.Prepare(bytes, config_.rules, config_.each));
-  pixels_left -= patches.pixels;
+  CutPicture out{.picture = {}, .pixels = patches.pixels};
+  RequestPicture& picture = out.picture;
+  picture.count = patches.tokens;
+  picture.rows = patches.grid_height;
+  picture.columns = patches.grid_width;
+  // Not in the process that decodes: one that a picture has taken over could give it another
+  // picture's name.
+  BT_ASSIGN_OR_RETURN(picture.hash, HashPatches(config_.rules, patches));
+  picture.pixels =
+      std::string(reinterpret_cast<const char*>(patches.bytes.bytes.get()), patches.size);
+  return out;
+}
+
+Status PicturePreparer::Check(const CutPicture& picture,
+                              int64_t each_tokens_max,
+                              int64_t& pixels_left) const {
+  pixels_left -= picture.pixels;
   if (pixels_left < 0) {
     return InvalidArgument(fmt::format(
         "the pictures of this request have more than {} pixels together", config_.pixels_max));
   }
-  if (patches.tokens > each_tokens_max) {
-    return InvalidArgument(
-        fmt::format("the picture takes {} tokens, and this server takes {} at most of each; make "
-                    "it smaller",
-                    patches.tokens, each_tokens_max));
-  }
-  RequestPicture out;
-  out.count = patches.tokens;
-  out.rows = patches.grid_height;
-  out.columns = patches.grid_width;
-  out.hash = patches.hash;
-  out.pixels = std::string(reinterpret_cast<const char*>(patches.bytes.bytes.get()), patches.size);
-  return out;
+  if (picture.picture.count <= each_tokens_max) return {};
+  return InvalidArgument(
+      fmt::format("the picture takes {} tokens, and this server takes {} at most of each; make "
+                  "it smaller",
+                  picture.picture.count, each_tokens_max));
 }
 
-std::optional<ApiError> PicturePreparer::Prepare(std::vector<GivenPicture> given,
+size_t PicturePreparer::RequestsMax() const {
+  const auto all = static_cast<size_t>(config_.held_bytes_max);
+  return all - std::min(all, kept_.bytes());
+}
+
+std::optional<ApiError> PicturePreparer::Prepare(const std::string& client,
+                                                 std::vector<GivenPicture> given,
                                                  int64_t each_tokens_max,
                                                  int64_t tokens_max,
                                                  const std::function<bool()>& unwanted,
@@ -77,7 +93,7 @@ std::optional<ApiError> PicturePreparer::Prepare(std::vector<GivenPicture> given
                             .seconds_max = seconds_left,
                             .unwanted = unwanted});
     seconds_left -= clock_.Now() - start;
-    picture.text = std::string();  // gives its memory back, which clear() would not
+    picture.Drop();
     if (!bytes.ok()) return ErrorAt(picture.place, bytes.status());
     if (bytes.value().size() > bytes_left) {
       return BadPlace(picture.place,
@@ -85,9 +101,18 @@ std::optional<ApiError> PicturePreparer::Prepare(std::vector<GivenPicture> given
                                   config_.bytes_max));
     }
     bytes_left -= bytes.value().size();
-    Result<RequestPicture> cut = Cut(bytes.value(), each_tokens_max, pixels_left);
-    if (!cut.ok()) return ErrorAt(picture.place, cut.status());
-    tokens += cut.value().count;
+    const Sha256Digest file = Sha256(bytes.value());
+    std::optional<CutPicture> cut = kept_.Find(client, file);
+    const bool known = cut.has_value();
+    if (!known) {
+      Result<CutPicture> made = Cut(bytes.value());
+      if (!made.ok()) return ErrorAt(picture.place, made.status());
+      cut = std::move(made).value();
+    }
+    const Status fits = Check(*cut, each_tokens_max, pixels_left);
+    if (!fits.ok()) return ErrorAt(picture.place, fits);
+    if (!known) kept_.Put(client, file, *cut);
+    tokens += cut->picture.count;
     // Before more of them are in memory than any prompt may have.
     if (tokens > tokens_max) {
       return BadPlace(picture.place,
@@ -95,7 +120,7 @@ std::optional<ApiError> PicturePreparer::Prepare(std::vector<GivenPicture> given
                                   "context is {} tokens",
                                   tokens, tokens_max));
     }
-    out.push_back(std::move(cut).value());
+    out.push_back(std::move(cut->picture));
   }
   return std::nullopt;
 }

@@ -16,6 +16,7 @@
 #include "server/api_error.h"
 #include "server/given_picture.h"
 #include "server/media_source.h"
+#include "server/picture_cache.h"
 
 namespace baltoro {
 
@@ -23,33 +24,36 @@ struct PictureConfig {
   PictureRules rules;
   // A program and its arguments that decode pictures: see PictureProcess.
   std::vector<std::string> decoder;
-  int64_t count_max = 999;                    // of a request; 0: none is taken
-  PictureLimits each = {};                    // of one file
-  uint64_t bytes_max = 64 << 20;              // of all files of a request
-  Seconds fetch_seconds_max = 30;             // for all that a request only names
-  int64_t pixels_max = 200'000'000;           // of all pictures of a request, as they were sent
-  int64_t held_bytes_max = int64_t{4} << 30;  // of patches, of all requests until they end
+  int64_t count_max = 999;           // of a request; 0: none is taken
+  PictureLimits each = {};           // of one file
+  uint64_t bytes_max = 64 << 20;     // of all files of a request
+  Seconds fetch_seconds_max = 30;    // for all that a request only names
+  int64_t pixels_max = 200'000'000;  // of all pictures of a request, as they were sent
+  // Of patches, of all requests until they end, and of what is kept for later ones: up to 1/16.
+  int64_t held_bytes_max = int64_t{4} << 30;
 };
 
 class PicturePreparer {
  public:
-  // No more than so many pictures are decoded and scaled at once, each in a process of its own:
-  // together they have at most that many times each.pixels_max pixels.
-  static constexpr int kAtOnce = 2;
-
-  // `source` null: URLs of other schemes than "data" are refused.
-  PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source);
+  // `source` null: URLs of other schemes than "data" are refused. `decoded_at_once`: no more
+  // pictures are decoded and scaled at once, each in a process of its own; together they have at
+  // most that many times each.pixels_max pixels.
+  PicturePreparer(PictureConfig config, std::shared_ptr<MediaSource> source, int decoded_at_once);
 
   const PictureConfig& config() const { return config_; }
+  // What requests may hold of config().held_bytes_max, beside what is kept.
+  size_t RequestsMax() const;
   // See PictureProcess.
   Status StartDecoder() const { return decoders_.StartOne(); }
 
   // Reads, decodes, scales, cuts and hashes them, one after the other, and gives back the text of
-  // each as soon as it is read. `each_tokens_max`: of one picture; `tokens_max`: of all, which is
+  // each as soon as it is read. What was decoded for the same `client` lately is not decoded again.
+  // `each_tokens_max`: of one picture; `tokens_max`: of all, which is
   // what the model has room for. Blocks, for seconds where pictures are large; any thread but one
   // that serves connections. Fills all of a RequestPicture but `begin`. Ends early once `unwanted`
   // is true, with whatever error.
-  std::optional<ApiError> Prepare(std::vector<GivenPicture> given,
+  std::optional<ApiError> Prepare(const std::string& client,
+                                  std::vector<GivenPicture> given,
                                   int64_t each_tokens_max,
                                   int64_t tokens_max,
                                   const std::function<bool()>& unwanted,
@@ -57,14 +61,15 @@ class PicturePreparer {
 
  private:
   Result<std::string> ReadBytes(const GivenPicture& picture, const MediaBounds& bounds) const;
-  Result<RequestPicture> Cut(std::string_view bytes,
-                             int64_t each_tokens_max,
-                             int64_t& pixels_left) const;
+  Result<CutPicture> Cut(std::string_view bytes) const;
+  // Whether the picture may be one of the request's.
+  Status Check(const CutPicture& picture, int64_t each_tokens_max, int64_t& pixels_left) const;
 
   const PictureConfig config_;
   const std::shared_ptr<MediaSource> source_;  // never null
   const MonotonicClock clock_;
   mutable PictureProcess decoders_;
+  mutable PictureCache kept_;
 };
 
 // Each of the tokens `placeholder` becomes as many of them as its picture takes, whose begin is

@@ -16,15 +16,20 @@ constexpr std::string_view kPlaceholder = "<|media_pad|>";
 
 }  // namespace
 
-bool Server::HoldsPictures(const Asked& asked) {
+bool Server::HoldsPictures(const Asked& asked, const StoredResponse* earlier) const {
   if (pictures_ == nullptr || !asked.body.is_object()) return false;
   for (const char* name : {"messages", "input"}) {
     const auto found = asked.body.find(name);
     if (found != asked.body.end() && HoldsPictureParts(*found)) return true;
   }
+  return earlier != nullptr && !earlier->conversation.pictures.empty();
+}
+
+std::shared_ptr<const StoredResponse> Server::EarlierOf(const Asked& asked) {
+  if (!asked.body.is_object()) return nullptr;
   const std::string* previous = StringMember(asked.body, "previous_response_id");
-  return previous != nullptr &&
-         responses_.HoldsPictures(*previous, keys_.ClientOf(asked.http).value_or(""));
+  if (previous == nullptr) return nullptr;
+  return responses_.Get(*previous, keys_.ClientOf(asked.http).value_or(""));
 }
 
 Json Server::PictureFacts() const {
@@ -72,7 +77,7 @@ std::optional<ApiError> Server::CheckPictures(const ChatRequest& chat) const {
 std::optional<ApiError> Server::PlacePictures(ChatRequest& chat,
                                               const GenerationLimits& limits,
                                               const std::function<bool()>& unwanted,
-                                              ChatPrompt& out) const {
+                                              ChatPrompt& out) {
   if (chat.pictures.empty()) return std::nullopt;
   const TokenId placeholder = *tokenizer_->SpecialId(kPlaceholder);
   const auto places = std::count(out.tokens.begin(), out.tokens.end(), placeholder);
@@ -83,11 +88,12 @@ std::optional<ApiError> Server::PlacePictures(ChatRequest& chat,
                                   places, chat.pictures.size()));
   }
   // Nothing is decoded that there would be no room to keep.
-  if (picture_bytes_ >= pictures_->config().held_bytes_max) {
+  if (!picture_shares_.Fits(*picture_shares_.Of(out.owner), pictures_->RequestsMax())) {
     return OverloadedError("Too many pictures are waiting.");
   }
-  if (auto error = pictures_->Prepare(std::move(chat.pictures), engine_.info()->picture_tokens_max,
-                                      limits.max_model_len, unwanted, out.pictures)) {
+  if (auto error = pictures_->Prepare(out.owner, std::move(chat.pictures),
+                                      engine_.info()->picture_tokens_max, limits.max_model_len,
+                                      unwanted, out.pictures)) {
     return error;
   }
   ExpandPictures(placeholder, out.pictures, out.tokens);
@@ -96,12 +102,12 @@ std::optional<ApiError> Server::PlacePictures(ChatRequest& chat,
 
 std::optional<ApiError> Server::HoldPictures(std::vector<RequestPicture> pictures, Prepared& out) {
   if (pictures.empty()) return std::nullopt;
-  int64_t bytes = 0;
-  for (const RequestPicture& picture : pictures) {
-    bytes += static_cast<int64_t>(picture.pixels.size());
-  }
-  out.options.picture_bytes = ActiveTicket(picture_bytes_, bytes);
-  if (picture_bytes_ > std::max(bytes, pictures_->config().held_bytes_max)) {
+  size_t bytes = 0;
+  for (const RequestPicture& picture : pictures) bytes += picture.pixels.size();
+  const auto share = picture_shares_.Of(out.owner);
+  out.options.picture_bytes = ByteHold(picture_shares_, share, bytes);
+  // One request alone is always taken.
+  if (picture_shares_.all() > bytes && !picture_shares_.Fits(*share, pictures_->RequestsMax())) {
     return OverloadedError("Too many pictures are waiting.");
   }
   out.prompts.back().pictures = std::move(pictures);

@@ -148,7 +148,9 @@ TEST_F(PicturePromptTest, EveryWayThatVllmTakesAPartIsTaken) {
        {Json{{"type", "image_url"}, {"image_url", url}}, Json{{"image_url", url}},
         Json{{"type", "input_image"}, {"image_url", url}}, Json{{"type", "image"}, {"image", url}},
         Json{{"type", "image_url"}, {"image_url", {{"url", Url(Png(28, 28), "image/x-odd")}}}},
-        Json{{"type", "image_url"}, {"image_url", {{"url", "DATA:Image" + url.substr(10)}}}}}) {
+        Json{{"type", "image_url"}, {"image_url", {{"url", "DATA:Image" + url.substr(10)}}}},
+        ImagePart("data:" + url.substr(url.find(';'))),
+        ImagePart(Url(Png(28, 28), "Application/Octet-Stream"))}) {
     EXPECT_EQ(Chat({{"messages", UserMessage({part})}}).status, 200) << part;
     ExpectPrompt(std::string(kOpening) + kPicture + kEnding, {1});
   }
@@ -366,6 +368,7 @@ TEST_F(PicturePromptTest, WhatIsNoPictureIsNamed) {
   const std::string base64 = test::Base64(Png(28, 28));
   EXPECT_THAT(refusal(ImagePart("data:image/png;base64,")), HasSubstr("base64 is broken"));
   EXPECT_THAT(refusal(ImagePart("data:image/png;base64,AA\nA")), HasSubstr("base64 is broken"));
+  EXPECT_THAT(refusal(ImagePart("data:image/png;base64,AB==")), HasSubstr("must be zero"));
   for (const std::string& url : {"data:," + base64, "data:image/png," + base64,
                                  std::string("data:"), "data:text/html;base64," + base64}) {
     EXPECT_THAT(refusal(ImagePart(url)), HasSubstr("data:image/...;base64")) << url;
@@ -383,11 +386,32 @@ TEST_F(PicturePromptTest, WhatIsNoPictureIsNamed) {
   const Answer video =
       Chat({{"messages", UserMessage({{{"type", "video_url"}, {"video_url", "x"}}})}});
   EXPECT_THAT(Refusal(video, "messages"), HasSubstr("video and audio parts"));
-  const Answer system =
-      Chat({{"messages",
-             {{{"role", "system"}, {"content", Json::array({ImagePart(Url(Png(28, 28)))})}},
-              {{"role", "user"}, {"content", "x"}}}}});
-  EXPECT_THAT(Refusal(system, "messages"), HasSubstr("roles user and tool"));
+}
+
+// As in vLLM, where a part is a part, whoever says it.
+TEST_F(PicturePromptTest, MessagesOfEveryRoleHavePictures) {
+  StartWithPictures();
+  const Json part = ImagePart(Url(Png(28, 28)));
+  for (const std::string role : {"system", "developer", "assistant"}) {
+    ASSERT_EQ(Chat({{"messages",
+                     {{{"role", role}, {"content", Json::array({part})}},
+                      {{"role", "user"}, {"content", Json::array({part})}}}}})
+                  .status,
+              200)
+        << role;
+    ASSERT_EQ(Last().pictures.size(), 2u);
+    EXPECT_GT(Last().pictures[1].begin, Last().pictures[0].begin);
+  }
+  for (const std::string role : {"system", "developer"}) {
+    const Json shown = {{"type", "input_image"}, {"image_url", Url(Png(28, 28))}};
+    ASSERT_EQ(Post("/v1/responses", {{"input",
+                                      {{{"role", role}, {"content", Json::array({shown})}},
+                                       {{"role", "user"}, {"content", "x"}}}}})
+                  .status,
+              200)
+        << role;
+    EXPECT_EQ(Last().pictures.size(), 1u);
+  }
 }
 
 TEST_F(PicturePromptTest, TheOtherApisNameTheirOwnPlaces) {
@@ -454,6 +478,133 @@ TEST_F(PicturePromptTest, HeldPicturesAreBounded) {
   engine_->Hold(false);
   first.join();
   EXPECT_TRUE(test::Eventually([&] { return Chat(body).status == 200; }));
+}
+
+TEST_F(PicturePromptTest, OneClientDoesNotHoldAllThatIsHeld) {
+  PictureConfig pictures;
+  pictures.held_bytes_max = 3 * 4 * 588;  // bytes of three pictures of a token each
+  ServerConfig config = PictureServer(pictures);
+  config.api_keys = {"one", "two"};
+  StartWithPictures(std::move(config));
+  const HttpHeaders one = {{"authorization", "Bearer one"}},
+                    two = {{"authorization", "Bearer two"}};
+  engine_->Hold(true);
+  const Json body = {{"messages", UserMessage({ImagePart(Url(Png(28, 28)))})}};
+  std::vector<std::thread> held;
+  const auto hold = [&](const HttpHeaders& key) {
+    const size_t before = engine_->running();
+    held.emplace_back([&] { EXPECT_EQ(Post("/v1/chat/completions", body, key).status, 200); });
+    EXPECT_TRUE(test::Eventually([&] { return engine_->running() == before + 1; }));
+  };
+  hold(one);
+  EXPECT_EQ(Post("/v1/chat/completions", body, one).status, 429);
+  hold(two);
+  engine_->Hold(false);
+  for (std::thread& thread : held) thread.join();
+}
+
+// What is not decoded again shares its bytes with what was.
+TEST_F(PicturePromptTest, ALaterTurnOfTheSameClientDecodesNothingAgain) {
+  ServerConfig config = PictureServer();
+  config.api_keys = {"one", "two"};
+  StartWithPictures(std::move(config));
+  const auto ask = [&](const std::string& key, const std::string& url) {
+    EXPECT_EQ(Post("/v1/chat/completions", {{"messages", UserMessage({ImagePart(url)})}},
+                   {{"authorization", "Bearer " + key}})
+                  .status,
+              200);
+    return Last().pictures.at(0);
+  };
+  const std::string url = Url(Png(28, 28)), other = Url(Png(28, 28, 7));
+  const RequestPicture first = ask("one", url);
+  EXPECT_NE(ask("one", other).pixels.identity(), first.pixels.identity());
+  EXPECT_EQ(ask("one", url).pixels.identity(), first.pixels.identity());
+  const RequestPicture another_key = ask("two", url);
+  EXPECT_EQ(another_key.hash, first.hash);
+  EXPECT_NE(another_key.pixels.identity(), first.pixels.identity()) << "keys learn of each other";
+}
+
+TEST_F(PicturePromptTest, StoredPicturesAreSharedAndShownShort) {
+  StartWithPictures();
+  const std::string url = Url(Png(28, 28) + std::string(2000, 'x'));
+  const Json parts = {{{"type", "input_image"}, {"image_url", url}, {"detail", "low"}},
+                      {{"type", "input_image"}, {"image_url", url}},
+                      {{"type", "input_image"}, {"image_url", Url(Png(28, 28))}},
+                      {{"type", "input_text"}, {"text", "?"}}};
+  std::string id = Post("/v1/responses", {{"input", {{{"role", "user"}, {"content", parts}}}}})
+                       .json()
+                       .value("id", "");
+  ASSERT_NE(id, "");
+  const Request first = Last();
+  for (int turn = 0; turn < 2; ++turn) {
+    const Answer next =
+        Post("/v1/responses", {{"input", "And now?"}, {"previous_response_id", id}});
+    ASSERT_EQ(next.status, 200) << next.body;
+    id = next.json()["id"];
+    ASSERT_EQ(Last().pictures.size(), 3u);
+    EXPECT_EQ(Last().pictures[1].hash, first.pictures[1].hash);
+  }
+  const Json shown =
+      Get("/v1/responses/" + id + "/input_items?order=asc&limit=1").json()["data"][0]["content"];
+  EXPECT_EQ(shown[0]["image_url"], "data:image/png;base64,...");
+  EXPECT_EQ(shown[0]["detail"], "low");
+  EXPECT_EQ(shown[2]["image_url"], Url(Png(28, 28)));
+  // What a stored item says in the place of a picture is nothing that a client may say.
+  Refusal(Post("/v1/responses",
+               {{"previous_response_id", id},
+                {"input",
+                 {{{"role", "user"},
+                   {"content", Json::array({{{"type", "input_image"}, {"image_url", 0}}})}}}}}),
+          "input[0].content[0].image_url");
+}
+
+TEST_F(PicturePromptTest, LargePicturesDriveOutNoAnswerOfAnotherKey) {
+  ServerConfig config = PictureServer();
+  config.api_keys = {"one", "two"};
+  config.responses.bytes = 400'000;
+  StartWithPictures(std::move(config));
+  const HttpHeaders one = {{"authorization", "Bearer one"}},
+                    two = {{"authorization", "Bearer two"}};
+  const std::string id = Post("/v1/responses", {{"input", "Hello"}}, one).json()["id"];
+  const auto show = [&](char filling) {
+    const std::string url = Url(Png(28, 28) + std::string(60'000, filling));
+    const Json part = {{"type", "input_image"}, {"image_url", url}};
+    return Post("/v1/responses",
+                {{"input", {{{"role", "user"}, {"content", Json::array({part})}}}}}, two);
+  };
+  std::string last;
+  for (const char filling : {'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'}) {
+    const Answer answer = show(filling);
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    last = answer.json()["id"];
+  }
+  EXPECT_EQ(Get("/v1/responses/" + id, one).status, 200);
+  // A talk with a large picture goes on for as many turns as one likes: it is kept once.
+  for (int turn = 0; turn < 30; ++turn) {
+    const Answer next =
+        Post("/v1/responses", {{"input", "And?"}, {"previous_response_id", last}}, two);
+    ASSERT_EQ(next.status, 200) << turn << next.body;
+  }
+}
+
+TEST_F(PicturePromptTest, WhatIsContinuedCountsWhileItsAnswerIsMade) {
+  ServerConfig config = PictureServer();
+  config.responses.bytes = 250'000;
+  StartWithPictures(std::move(config));
+  engine_->Hold(true);
+  const auto body = [](char filling) {
+    const std::string url = Url(Png(28, 28) + std::string(60'000, filling));
+    const Json part = {{"type", "input_image"}, {"image_url", url}};
+    return Json{{"input", {{{"role", "user"}, {"content", Json::array({part})}}}}};
+  };
+  std::thread first([&] { EXPECT_EQ(Post("/v1/responses", body('a')).status, 200); });
+  EXPECT_TRUE(test::Eventually([&] { return engine_->running() == 1; }));
+  const Answer second = Post("/v1/responses", body('b'));
+  EXPECT_EQ(second.status, 429);
+  EXPECT_THAT(second.body, HasSubstr("store: false"));
+  engine_->Hold(false);
+  first.join();
+  EXPECT_EQ(Post("/v1/responses", body('b')).status, 200);
 }
 
 TEST_F(PicturePromptTest, WaitingForAPictureHoldsUpNobodyElse) {

@@ -1,45 +1,104 @@
 #include "server/response_store.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace baltoro {
+namespace {
 
-void ResponseStore::Put(const std::string& id, std::string owner, StoredResponse stored) {
-  const size_t bytes =
-      2 * id.size() + owner.size() + stored.response.size() + stored.items.size() + sizeof(Entry);
+struct CountedText {
+  PictureText text;
+  ByteHold hold;
+};
+
+}  // namespace
+
+Result<KeptConversation> ResponseStore::Keep(const std::string& client,
+                                             std::string items,
+                                             std::vector<PictureText> pictures) {
+  KeptConversation kept;
+  for (PictureText& picture : pictures) {
+    kept.pictures.push_back(Share(client, std::move(picture)));
+  }
+  const auto share = bytes_.Of(client);
+  kept.hold = ByteHold(bytes_, share, items.size());
+  kept.items = std::move(items);
+  while (!bytes_.Fits(*share, limits_.bytes)) {
+    Entries dropped;  // what it held is given back at the end of each turn
+    const std::lock_guard lock(mutex_);
+    if (DropOldest(client, dropped)) continue;
+    return Status(Code::kResourceExhausted,
+                  "the conversations that are kept for you while their answers are made take too "
+                  "much memory; try again later, or send store: false");
+  }
+  return kept;
+}
+
+PictureText ResponseStore::Share(const std::string& client, PictureText picture) {
+  const std::pair<std::string, Sha256Digest> name(client, Sha256(*picture));
   const std::lock_guard lock(mutex_);
-  if (const auto known = by_id_.find(id); known != by_id_.end()) Remove(known->second);
-  if (bytes > limits_.bytes) return;
+  if (pictures_.size() >= sweep_at_) {
+    std::erase_if(pictures_, [](const auto& entry) { return entry.second.expired(); });
+    sweep_at_ = std::max<size_t>(64, 2 * pictures_.size());
+  }
+  std::weak_ptr<const std::string>& known = pictures_[name];
+  if (PictureText here = known.lock()) return here;
+  const auto counted = std::make_shared<CountedText>();
+  counted->text = std::move(picture);
+  counted->hold = ByteHold(bytes_, bytes_.Of(client), counted->text->size());
+  PictureText out(counted, counted->text.get());
+  known = out;
+  return out;
+}
+
+void ResponseStore::Put(const std::string& id,
+                        std::string owner,
+                        const std::string& client,
+                        StoredResponse stored) {
+  // The items before the answer are a part of those with it, and no longer needed by themselves.
+  stored.conversation.items = std::string();
+  stored.conversation.hold = ByteHold();
+  const auto share = bytes_.Of(client);
+  const auto count = counts_.Of(client);
+  const size_t bytes = 2 * id.size() + owner.size() + client.size() + stored.response.size() +
+                       stored.items.size() + sizeof(Entry) + sizeof(StoredResponse);
+  Entries dropped;
+  const std::lock_guard lock(mutex_);
+  if (const auto known = by_id_.find(id); known != by_id_.end()) Remove(known->second, dropped);
   entries_.push_back({.id = id,
                       .owner = std::move(owner),
-                      .stored = std::move(stored),
+                      .client = client,
+                      .stored = std::make_shared<const StoredResponse>(std::move(stored)),
                       .at = clock_.Now(),
-                      .bytes = bytes});
+                      .bytes = ByteHold(bytes_, share, bytes),
+                      .one = ByteHold(counts_, count, 1)});
   by_id_[id] = std::prev(entries_.end());
-  bytes_ += bytes;
-  DropOld();
+  DropOld(dropped);
+  // One that is too large even alone drives out nothing.
+  if (bytes > limits_.bytes / 2) return Remove(std::prev(entries_.end()), dropped);
+  while (!bytes_.Fits(*share, limits_.bytes) || !counts_.Fits(*count, limits_.entries)) {
+    Entries one;
+    if (!DropOldest(client, one)) break;
+  }
 }
 
-std::optional<StoredResponse> ResponseStore::Get(const std::string& id, const std::string& owner) {
+std::shared_ptr<const StoredResponse> ResponseStore::Get(const std::string& id,
+                                                         const std::string& owner) {
+  Entries dropped;
   const std::lock_guard lock(mutex_);
-  DropOld();
+  DropOld(dropped);
   const auto entry = Find(id, owner);
-  if (entry == entries_.end()) return std::nullopt;
-  return entry->stored;
-}
-
-bool ResponseStore::HoldsPictures(const std::string& id, const std::string& owner) const {
-  const std::lock_guard lock(mutex_);
-  const auto entry = Find(id, owner);
-  return entry != entries_.end() && entry->stored.pictures;
+  return entry == entries_.end() ? nullptr : entry->stored;
 }
 
 bool ResponseStore::Erase(const std::string& id, const std::string& owner) {
+  Entries dropped;
   const std::lock_guard lock(mutex_);
-  DropOld();
+  DropOld(dropped);
   const auto entry = Find(id, owner);
   if (entry == entries_.end()) return false;
-  Remove(entry);
+  Remove(entry, dropped);
   return true;
 }
 
@@ -48,30 +107,31 @@ size_t ResponseStore::entries() const {
   return entries_.size();
 }
 
-size_t ResponseStore::bytes() const {
-  const std::lock_guard lock(mutex_);
-  return bytes_;
-}
-
-ResponseStore::Entries::const_iterator ResponseStore::Find(const std::string& id,
-                                                           const std::string& owner) const {
+ResponseStore::Entries::iterator ResponseStore::Find(const std::string& id,
+                                                     const std::string& owner) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end() || found->second->owner != owner) return entries_.end();
   return found->second;
 }
 
-void ResponseStore::Remove(Entries::const_iterator entry) {
-  bytes_ -= entry->bytes;
+void ResponseStore::Remove(Entries::iterator entry, Entries& out) {
   by_id_.erase(entry->id);
-  entries_.erase(entry);
+  out.splice(out.end(), entries_, entry);
 }
 
-void ResponseStore::DropOld() {
+void ResponseStore::DropOld(Entries& out) {
   const Seconds now = clock_.Now();
-  while (!entries_.empty() && (entries_.size() > limits_.entries || bytes_ > limits_.bytes ||
-                               now - entries_.front().at > limits_.age)) {
-    Remove(entries_.begin());
+  while (!entries_.empty() && now - entries_.front().at > limits_.age) {
+    Remove(entries_.begin(), out);
   }
+}
+
+bool ResponseStore::DropOldest(const std::string& client, Entries& out) {
+  const auto oldest = std::find_if(entries_.begin(), entries_.end(),
+                                   [&](const Entry& entry) { return entry.client == client; });
+  if (oldest == entries_.end()) return false;
+  Remove(oldest, out);
+  return true;
 }
 
 }  // namespace baltoro

@@ -13,8 +13,6 @@ namespace baltoro {
 namespace {
 
 using Error = std::optional<ApiError>;
-using Pictures = std::vector<GivenPicture>;
-
 constexpr size_t kItemsMax = 8192;
 constexpr size_t kToolsMax = 128;
 constexpr size_t kMetadataMax = 16;
@@ -25,8 +23,33 @@ std::string Place(std::string_view parent, size_t index) {
   return fmt::format("{}[{}]", parent, index);
 }
 
-// A string, or a list of text parts. With `pictures`, which get them, of input_image as well.
-Error ReadText(const Json& content, const std::string& place, Pictures* pictures, Json& out) {
+// Where the pictures of a conversation go to while its items are read.
+struct Shown {
+  std::vector<GivenPicture>& given;
+  std::vector<PictureText>& kept;
+  bool earlier = false;  // the items were read once before
+};
+
+// Leaves the place of the picture in what is kept in the part.
+Error ReadPicture(Json& part, const std::string& place, Shown& shown) {
+  constexpr const char* kUrl = "image_url";
+  if (const auto url = part.find(kUrl); shown.earlier && url != part.end()) {
+    shown.given.push_back(
+        {.place = "previous_response_id", .text = {}, .kept = shown.kept.at(url->get<size_t>())});
+    return std::nullopt;
+  }
+  if (const Status taken = TakePicture(part, place, shown.given); !taken.ok()) {
+    return BadPlace(taken);
+  }
+  GivenPicture& picture = shown.given.back();
+  picture.kept = std::make_shared<const std::string>(std::move(picture.text));
+  part[kUrl] = shown.kept.size();
+  shown.kept.push_back(picture.kept);
+  return std::nullopt;
+}
+
+// A string, or a list of text parts. With `shown`, of input_image as well.
+Error ReadText(Json& content, const std::string& place, Shown* shown, Json& out) {
   if (content.is_string()) {
     out = content;
     return std::nullopt;
@@ -34,18 +57,18 @@ Error ReadText(const Json& content, const std::string& place, Pictures* pictures
   if (!content.is_array()) return BadPlace(place, "must be a string or a list of parts");
   Json parts = Json::array();
   for (size_t i = 0; i < content.size(); ++i) {
-    const Json& part = content[i];
+    Json& part = content[i];
     const std::string here = Place(place, i);
     const std::string* type = part.is_object() ? StringMember(part, "type") : nullptr;
     if (type == nullptr) return BadPlace(here, "must be an object with a type");
     if (*type == "input_image") {
-      if (pictures == nullptr) {
-        return BadPlace(here, "pictures are taken in user messages and outputs of functions");
+      if (shown == nullptr) {
+        return BadPlace(here,
+                        "pictures are taken in messages of the roles user, system and developer, "
+                        "and in outputs of "
+                        "functions");
       }
-      Json copy = part;
-      if (const Status taken = TakePicture(copy, here, *pictures); !taken.ok()) {
-        return BadPlace(taken);
-      }
+      if (auto error = ReadPicture(part, here, *shown)) return error;
       parts.push_back(PicturePart());
       continue;
     }
@@ -69,10 +92,7 @@ std::string Joined(const Json& text) {
   return out;
 }
 
-Error ReadMessage(const Json& item,
-                  const std::string& place,
-                  Pictures& pictures,
-                  ChatMessages& out) {
+Error ReadMessage(Json& item, const std::string& place, Shown& shown, ChatMessages& out) {
   const std::string* role = StringMember(item, "role");
   if (role == nullptr ||
       (*role != "user" && *role != "assistant" && *role != "system" && *role != "developer")) {
@@ -81,7 +101,7 @@ Error ReadMessage(const Json& item,
   const auto content = item.find("content");
   if (content == item.end()) return BadPlace(place + ".content", "is required");
   Json text;
-  Pictures* const taken = *role == "user" ? &pictures : nullptr;
+  Shown* const taken = *role == "assistant" ? nullptr : &shown;
   if (auto error = ReadText(*content, place + ".content", taken, text)) return error;
   if (*role == "assistant") {
     out.AddAssistantText(Joined(text));
@@ -91,7 +111,7 @@ Error ReadMessage(const Json& item,
   return std::nullopt;
 }
 
-Error ReadReasoning(const Json& item, const std::string& place, ChatMessages& out) {
+Error ReadReasoning(Json& item, const std::string& place, ChatMessages& out) {
   // A summary is no reasoning, and what is encrypted cannot be read here.
   const auto content = item.find("content");
   if (content == item.end() || content->is_null()) return std::nullopt;
@@ -101,10 +121,10 @@ Error ReadReasoning(const Json& item, const std::string& place, ChatMessages& ou
   return std::nullopt;
 }
 
-Error ReadItem(const Json& item, const std::string& place, Pictures& pictures, ChatMessages& out) {
+Error ReadItem(Json& item, const std::string& place, Shown& shown, ChatMessages& out) {
   if (!item.is_object()) return BadPlace(place, "must be an object");
   const std::string* type = StringMember(item, "type");
-  if (type == nullptr || *type == "message") return ReadMessage(item, place, pictures, out);
+  if (type == nullptr || *type == "message") return ReadMessage(item, place, shown, out);
   if (*type == "reasoning") return ReadReasoning(item, place, out);
   if (*type == "function_call") {
     const std::string* id = StringMember(item, "call_id");
@@ -122,7 +142,7 @@ Error ReadItem(const Json& item, const std::string& place, Pictures& pictures, C
     if (id == nullptr) return BadPlace(place + ".call_id", "must be a string");
     if (output == item.end()) return BadPlace(place + ".output", "is required");
     Json text;
-    if (auto error = ReadText(*output, place + ".output", &pictures, text)) return error;
+    if (auto error = ReadText(*output, place + ".output", &shown, text)) return error;
     out.AddToolResult(*id, std::move(text));
     return std::nullopt;
   }
@@ -132,22 +152,25 @@ Error ReadItem(const Json& item, const std::string& place, Pictures& pictures, C
   return BadPlace(place + ".type", "\"" + *type + "\" is not an item that this server knows");
 }
 
-Error ReadInput(FieldReader& reader, const Json& earlier, ResponsesRequest& out) {
-  const Json* input = reader.Find("input");
-  if (input == nullptr) return BadPlace("input", "is required");
+// Takes the input out of the body.
+Error ReadInput(FieldReader& reader, Json& body, EarlierItems earlier, ResponsesRequest& out) {
+  if (reader.Find("input") == nullptr) return BadPlace("input", "is required");
+  Json* const input = &body["input"];
   if (!input->is_string() && !input->is_array()) {
     return BadPlace("input", "must be a string or a list of items");
   }
-  if (input->empty() && input->is_array() && earlier.empty()) {
+  const size_t before = earlier.items.size();
+  if (input->empty() && input->is_array() && before == 0) {
     return BadPlace("input", "must hold at least one item");
   }
-  out.items = earlier;
+  out.conversation = std::move(earlier);
+  Json& items = out.conversation.items;
   if (input->is_string()) {
-    out.items.push_back({{"type", "message"}, {"role", "user"}, {"content", *input}});
+    items.push_back({{"type", "message"}, {"role", "user"}, {"content", std::move(*input)}});
   } else {
-    for (const Json& item : *input) out.items.push_back(item);
+    for (Json& item : *input) items.push_back(std::move(item));
   }
-  if (out.items.size() > kItemsMax) {
+  if (items.size() > kItemsMax) {
     return BadPlace("input", fmt::format("more than {} items", kItemsMax));
   }
   ChatMessages messages;
@@ -155,11 +178,11 @@ Error ReadInput(FieldReader& reader, const Json& earlier, ResponsesRequest& out)
   reader.String("instructions", instructions, SIZE_MAX);
   if (!reader.ok()) return reader.error();
   if (!instructions.empty()) messages.Add("system", instructions);
-  for (size_t i = 0; i < out.items.size(); ++i) {
+  for (size_t i = 0; i < items.size(); ++i) {
     // An earlier item was read once before, so the index of a wrong one is the input's own.
-    const size_t own = i - std::min(i, earlier.size());
-    if (auto error = ReadItem(out.items[i], Place("input", own), out.pictures, messages))
-      return error;
+    const size_t own = i - std::min(i, before);
+    Shown shown{.given = out.pictures, .kept = out.conversation.pictures, .earlier = i < before};
+    if (auto error = ReadItem(items[i], Place("input", own), shown, messages)) return error;
   }
   out.chat["messages"] = messages.Take();
   return std::nullopt;
@@ -359,12 +382,12 @@ Error ReadPreviousId(const Json& body, std::string& out) {
   return reader.error();
 }
 
-Error ReadResponsesRequest(const Json& body, const Json& earlier, ResponsesRequest& out) {
+Error ReadResponsesRequest(Json body, EarlierItems earlier, ResponsesRequest& out) {
   FieldReader reader(body);
   out.chat = Json::object();
   CopyExtensions(body, out.chat);
   if (auto error = RefuseUnknownWays(reader)) return error;
-  if (auto error = ReadInput(reader, earlier, out)) return error;
+  if (auto error = ReadInput(reader, body, std::move(earlier), out)) return error;
   if (auto error = ReadTools(reader, out.chat)) return error;
   if (auto error = ReadToolChoice(reader, out.chat)) return error;
   if (auto error = ReadTextFormat(reader, out.chat)) return error;

@@ -69,13 +69,17 @@ void Server::DeleteResponse(HttpRequest request, Reply reply) {
 
 void Server::ListInputItems(HttpRequest request, Reply reply) {
   const std::string id = *PathArgument("/v1/responses/{id}/input_items", request.path);
-  const auto stored = responses_.Get(id, keys_.ClientOf(request).value_or(""));
+  auto stored = responses_.Get(id, keys_.ClientOf(request).value_or(""));
   if (!stored) return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
-  std::string page;
-  if (const auto error = InputItemsPage(id, *stored, request.query, page)) {
-    return Reject(reply, Rejection::kInvalid, *error);
-  }
-  reply.SendJson(page);
+  // A conversation may be long, and all of it is parsed for a page.
+  RunOnWorker(std::move(request), std::move(reply),
+              [this, id, stored = std::move(stored)](Asked& asked, Reply& answer) {
+                std::string page;
+                if (const auto error = InputItemsPage(id, *stored, asked.http.query, page)) {
+                  return Reject(answer, Rejection::kInvalid, *error);
+                }
+                answer.SendJson(std::move(page));
+              });
 }
 
 void Server::CancelResponse(HttpRequest request, Reply reply) {
@@ -95,7 +99,7 @@ std::optional<ApiError> Server::PrepareResponse(Asked& asked, Prepared& out) {
   std::string previous;
   if (auto error = ReadPreviousId(body, previous)) return error;
   std::string owner = keys_.ClientOf(asked.http).value_or("");
-  Json earlier = Json::array();
+  EarlierItems earlier;
   if (!previous.empty()) {
     const auto stored = responses_.Get(previous, owner);
     if (!stored) return NoSuchResponse("previous_response_id", previous);
@@ -105,13 +109,11 @@ std::optional<ApiError> Server::PrepareResponse(Asked& asked, Prepared& out) {
                         "previous_response_id: the conversation has grown too large: " +
                             items.status().message());
     }
-    earlier = std::move(items).value();
+    earlier = {.items = std::move(items).value(), .pictures = stored->conversation.pictures};
   }
   ResponsesRequest read;
-  if (auto error = ReadResponsesRequest(body, earlier, read)) return error;
-  body = earlier = Json();
+  if (auto error = ReadResponsesRequest(std::move(body), std::move(earlier), read)) return error;
   ChatRequest chat;
-  const bool pictures = !read.pictures.empty();
   chat.pictures = std::move(read.pictures);
   if (auto error = ReadChatRequest(read.chat, Limits(), config_.default_template_kwargs, chat)) {
     return error;
@@ -129,20 +131,27 @@ std::optional<ApiError> Server::PrepareResponse(Asked& asked, Prepared& out) {
                                 .parallel_tool_calls = chat.parallel_tool_calls,
                                 .on_done = {}};
   if (read.store) {
+    const Json& items = read.conversation.items;
+    std::string client = JobOwner(asked.http);
+    Result<KeptConversation> kept =
+        responses_.Keep(client, items.dump(-1, ' ', false, Json::error_handler_t::replace),
+                        std::move(read.conversation.pictures));
+    if (!kept.ok()) return FromStatus(kept.status());
+    // Shared, because a function can be copied.
+    const auto held = std::make_shared<KeptConversation>(std::move(kept).value());
     options.on_done = [this, id = out.answer_id, owner = std::move(owner),
-                       input_items = read.items.size(), pictures,
-                       items = read.items.dump(-1, ' ', false, Json::error_handler_t::replace)](
-                          std::string response, const std::string& output) {
+                       client = std::move(client), input_items = items.size(),
+                       held](std::string response, const std::string& output) {
       // Two lists one after the other: "[a,b]" and "[c]".
-      std::string all = items;
+      std::string all = std::move(held->items);
       all.pop_back();
       if (all.size() > 1 && output.size() > 2) all.push_back(',');
       all.append(output, 1);
-      responses_.Put(id, owner,
+      responses_.Put(id, owner, client,
                      {.response = std::move(response),
                       .items = std::move(all),
                       .input_items = input_items,
-                      .pictures = pictures});
+                      .conversation = std::move(*held)});
     };
   }
   read = {};

@@ -373,31 +373,70 @@ TEST_F(ResponsesTest, APromiseOfACallNeedsTools) {
 
 TEST(ResponseStoreTest, TheOldestGoFirst) {
   ManualClock clock;
-  ResponseStore store(clock, {.entries = 2, .bytes = 100000, .age = 10});
-  store.Put("a", "o", {"1", "[]"});
-  store.Put("b", "o", {"2", "[]"});
-  store.Put("c", "o", {"3", "[]"});
-  EXPECT_FALSE(store.Get("a", "o"));
+  ResponseStore store(clock, {.entries = 4, .bytes = 100000, .age = 10});
+  store.Put("a", "o", "o", {"1", "[]"});
+  store.Put("b", "o", "o", {"2", "[]"});
+  store.Put("c", "o", "o", {"3", "[]"});
+  EXPECT_EQ(store.Get("a", "o"), nullptr) << "one alone has half of the places";
   EXPECT_EQ(store.Get("c", "o")->response, "3");
-  EXPECT_FALSE(store.Get("c", "p"));
+  EXPECT_EQ(store.Get("c", "p"), nullptr);
   EXPECT_FALSE(store.Erase("c", "p"));
   clock.Advance(11);
-  EXPECT_FALSE(store.Get("c", "o"));
+  EXPECT_EQ(store.Get("c", "o"), nullptr);
   EXPECT_EQ(store.entries(), 0u);
   EXPECT_EQ(store.bytes(), 0u);
 }
 
-TEST(ResponseStoreTest, BytesAreBounded) {
+TEST(ResponseStoreTest, BytesAreBoundedForEachClient) {
   const ManualClock clock;
-  ResponseStore store(clock, {.entries = 100, .bytes = 3000, .age = 10});
+  ResponseStore store(clock, {.entries = 100, .bytes = 8000, .age = 10});
+  store.Put("other", "p", "p", {"1", "[]"});
   for (int i = 0; i < 50; ++i) {
-    store.Put(std::to_string(i), "o", {std::string(500, 'x'), "[]"});
-    EXPECT_LE(store.bytes(), 3000u);
+    store.Put(std::to_string(i), "o", "o", {std::string(500, 'x'), "[]"});
+    EXPECT_LE(store.bytes(), 4500u);
   }
-  EXPECT_TRUE(store.Get("49", "o"));
-  store.Put("huge", "o", {std::string(4000, 'x'), "[]"});
-  EXPECT_FALSE(store.Get("huge", "o"));
-  EXPECT_TRUE(store.Get("49", "o")) << "one that is too large drives out nothing";
+  EXPECT_NE(store.Get("49", "o"), nullptr);
+  store.Put("huge", "o", "o", {std::string(5000, 'x'), "[]"});
+  EXPECT_EQ(store.Get("huge", "o"), nullptr);
+  EXPECT_NE(store.Get("49", "o"), nullptr) << "one that is too large drives out nothing";
+  EXPECT_NE(store.Get("other", "p"), nullptr) << "nor do others' many";
+}
+
+TEST(ResponseStoreTest, APictureCountsOnceForAClientAndUntilNobodyHasIt) {
+  const ManualClock clock;
+  ResponseStore store(clock, {.entries = 100, .bytes = 100000, .age = 10});
+  const auto picture = [] { return std::make_shared<const std::string>(10000, 'x'); };
+  auto one = store.Keep("o", "[]", {picture()});
+  ASSERT_TRUE(one.ok());
+  const size_t alone = store.bytes();
+  EXPECT_GE(alone, 10000u);
+  auto two = store.Keep("o", "[]", {picture()});
+  ASSERT_TRUE(two.ok());
+  EXPECT_EQ(one.value().pictures[0], two.value().pictures[0]);
+  EXPECT_LT(store.bytes(), alone + 100);
+  auto others = store.Keep("p", "[]", {picture()});
+  ASSERT_TRUE(others.ok());
+  EXPECT_NE(others.value().pictures[0], one.value().pictures[0]);
+  store.Put("a", "o", "o",
+            {.response = "1", .items = "[]", .conversation = std::move(one.value())});
+  two.value() = KeptConversation();
+  others.value() = KeptConversation();
+  EXPECT_GE(store.bytes(), 10000u);
+  EXPECT_LT(store.bytes(), 20000u);
+  EXPECT_TRUE(store.Erase("a", "o"));
+  EXPECT_EQ(store.bytes(), 0u);
+}
+
+TEST(ResponseStoreTest, ThereIsRoomForWhatIsBeingMadeBeforeWhatIsStored) {
+  const ManualClock clock;
+  ResponseStore store(clock, {.entries = 100, .bytes = 20000, .age = 10});
+  store.Put("a", "o", "o", {std::string(5000, 'x'), "[]"});
+  const auto first = store.Keep("o", std::string(8000, ' '), {});
+  EXPECT_TRUE(first.ok());
+  EXPECT_EQ(store.Get("a", "o"), nullptr);
+  const auto second = store.Keep("o", std::string(8000, ' '), {});
+  EXPECT_EQ(second.status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(store.bytes(), 8000u);
 }
 
 TEST(RoutePathTest, OneArgument) {

@@ -75,7 +75,9 @@ Server::Server(ServerConfig config,
       workers_(std::make_unique<JobPool>(config_.preparing)),
       compilers_(std::make_unique<JobPool>(config_.compiling)) {
   if (!config_.pictures) return;
-  pictures_ = std::make_unique<const PicturePreparer>(*config_.pictures, config_.media);
+  // One client's jobs must not take all places where pictures are decoded.
+  const auto places = static_cast<int>(JobPool::ShareOf(config_.picturing)) + 1;
+  pictures_ = std::make_unique<const PicturePreparer>(*config_.pictures, config_.media, places);
   picture_workers_ = std::make_unique<JobPool>(config_.picturing);
 }
 

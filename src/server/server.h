@@ -89,6 +89,7 @@ struct ServerConfig {
   Json environment;         // likewise: variables that were read
   std::string profile_dir;  // where recordings of the engine go; empty: no routes to them
   bool profile_gzip = true;
+  ResponseStoreLimits responses;
   JobLimits preparing;                    // of large bodies
   JobLimits compiling;                    // of grammars
   JobLimits picturing;                    // of requests with pictures
@@ -160,10 +161,14 @@ class Server {
   using Work = std::function<void(Asked&, Reply&)>;
   struct Held;
   void RunPreparing(HttpRequest request, Reply reply, Work work);
+  // Runs `work`, which reads no body, on a worker.
+  void RunOnWorker(HttpRequest request, Reply reply, Work work);
   void PostPreparing(JobPool& pool, const std::shared_ptr<Held>& held, std::function<void()> run);
   static void ReadAsked(Asked& asked);
   // The request has pictures, or goes on from a conversation that has.
-  bool HoldsPictures(const Asked& asked);
+  bool HoldsPictures(const Asked& asked, const StoredResponse* earlier) const;
+  // The response that the request goes on from, or null.
+  std::shared_ptr<const StoredResponse> EarlierOf(const Asked& asked);
 
   void Health(HttpRequest request, Reply reply);
   void Version(HttpRequest request, Reply reply);
@@ -218,9 +223,9 @@ class Server {
   std::optional<ApiError> PrepareChat(Asked& asked, Prepared& out);
   std::optional<ApiError> PrepareCompletion(Asked& asked, Prepared& out);
   std::optional<ApiError> PrepareMessages(Asked& asked, Prepared& out);
-  std::optional<ApiError> CountTokensOf(Asked& asked, const Reply& reply, ChatPrompt& prompt) const;
+  std::optional<ApiError> CountTokensOf(Asked& asked, const Reply& reply, ChatPrompt& prompt);
   std::optional<ApiError> PrepareResponse(Asked& asked, Prepared& out);
-  std::optional<ApiError> TokenizeBody(Asked& asked, const Reply& reply, std::string& out) const;
+  std::optional<ApiError> TokenizeBody(Asked& asked, const Reply& reply, std::string& out);
   std::optional<ApiError> DetokenizeBody(Asked& asked, std::string& out) const;
   GenerationOptions OptionsOf(const GenerationFields& fields) const;
   // The body as a JSON object, which is then no longer there.
@@ -230,7 +235,7 @@ class Server {
   std::optional<ApiError> RenderChat(ChatRequest& chat,
                                      const GenerationLimits& limits,
                                      const std::function<bool()>& unwanted,
-                                     ChatPrompt& out) const;
+                                     ChatPrompt& out);
   // What a request may hold of pictures; null where the model reads text only.
   Json PictureFacts() const;
   // Whether pictures are taken, and so many.
@@ -241,7 +246,7 @@ class Server {
   std::optional<ApiError> PlacePictures(ChatRequest& chat,
                                         const GenerationLimits& limits,
                                         const std::function<bool()>& unwanted,
-                                        ChatPrompt& out) const;
+                                        ChatPrompt& out);
   std::optional<ApiError> SettleToolCalls(ChatRequest& chat) const;
   bool StartsInReasoning(const ChatRequest& chat, const std::vector<TokenId>& prompt) const;
   void ConstrainText(const GenerationFields& fields, Prepared& out) const;
@@ -268,14 +273,14 @@ class Server {
   std::unique_ptr<Metrics> metrics_;
   EngineSlot engine_;
   std::atomic<bool> draining_{false};
-  std::atomic<bool> stopping_{false};      // nothing that is not yet answered will be
-  std::atomic<int64_t> active_{0};         // generating exchanges, from their preparation on
-  std::atomic<int64_t> preparing_{0};      // long bodies, of any route, until they are prepared
-  std::atomic<int64_t> picture_bytes_{0};  // of prompts, until they end
+  std::atomic<bool> stopping_{false};  // nothing that is not yet answered will be
+  std::atomic<int64_t> active_{0};     // generating exchanges, from their preparation on
+  std::atomic<int64_t> preparing_{0};  // long bodies, of any route, until they are prepared
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint32_t> prefix_epoch_{0};  // prompts of another one are not found again
   std::atomic<uint64_t> next_seed_{0};
-  ResponseStore responses_{clock_};
+  ByteShares picture_shares_;  // patches of prompts, until they end; by JobOwner
+  ResponseStore responses_{clock_, config_.responses};
   RecentErrors errors_;
   std::once_flag docs_made_;
   std::string docs_;  // the page about the API, all but the address

@@ -192,11 +192,25 @@ void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {
            .bytes = bytes});
   const auto begin = [this, held, work = std::move(work)] {
     ReadAsked(held->asked);
-    if (!HoldsPictures(held->asked)) return work(held->asked, held->reply);
-    PostPreparing(*picture_workers_, held, [held, work] { work(held->asked, held->reply); });
+    const auto run = [held, work] { work(held->asked, held->reply); };
+    const auto earlier = EarlierOf(held->asked);
+    if (HoldsPictures(held->asked, earlier.get())) {
+      return PostPreparing(*picture_workers_, held, run);
+    }
+    const bool long_before = earlier != nullptr && earlier->items.size() > kPrepareHereBytes;
+    if (long_before && held->bytes <= kPrepareHereBytes) return PostPreparing(*workers_, held, run);
+    run();
   };
   if (bytes <= kPrepareHereBytes) return begin();
   PostPreparing(*workers_, held, begin);
+}
+
+void Server::RunOnWorker(HttpRequest request, Reply reply, Work work) {
+  const auto held = std::make_shared<Held>(
+      Held{.asked = {.http = std::move(request), .body = {}, .wrong_body = {}},
+           .reply = std::move(reply)});
+  PostPreparing(*workers_, held,
+                [held, work = std::move(work)] { work(held->asked, held->reply); });
 }
 
 void Server::PostPreparing(JobPool& pool,

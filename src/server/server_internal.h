@@ -43,6 +43,7 @@ struct Server::Asked {
 struct Server::ChatPrompt {
   std::vector<TokenId> tokens;
   std::vector<RequestPicture> pictures;
+  std::string owner;  // whose request it is: see JobOwner
 };
 
 struct Server::Prepared {

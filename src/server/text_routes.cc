@@ -59,6 +59,7 @@ void Server::Render(HttpRequest request, Reply reply, Prepare prepare, bool as_l
   RunPreparing(std::move(request), std::move(reply),
                [this, prepare, as_list](Asked& asked, Reply& answer) {
                  Prepared prepared;
+                 prepared.owner = JobOwner(asked.http);
                  prepared.unwanted = [this, &answer] { return Unwanted(answer).has_value(); };
                  const auto error = (this->*prepare)(asked, prepared);
                  if (const auto unwanted = Unwanted(answer)) {
@@ -100,9 +101,7 @@ void Server::AppendRendered(std::string& out,
   out += R"(,"sampling_params":)" + params.dump() + "}";
 }
 
-std::optional<ApiError> Server::TokenizeBody(Asked& asked,
-                                             const Reply& reply,
-                                             std::string& out) const {
+std::optional<ApiError> Server::TokenizeBody(Asked& asked, const Reply& reply, std::string& out) {
   Json body;
   if (auto error = ReadBody(asked, body)) return error;
   FieldReader reader(body);
@@ -129,6 +128,7 @@ std::optional<ApiError> Server::TokenizeBody(Asked& asked,
   std::vector<TokenId> ids;
   if (chat) {
     ChatPrompt rendered;
+    rendered.owner = JobOwner(asked.http);
     const auto unwanted = [&] { return Unwanted(reply).has_value(); };
     if (auto error = RenderChat(conversation, limits, unwanted, rendered)) return error;
     ids = std::move(rendered.tokens);

@@ -114,7 +114,7 @@ TEST(TranslatedRequestsTest, BentResponses) {
     for (size_t i = round == 0 ? 0 : 1 + random() % 3; i > 0; --i) test::Bend(body, random);
     if (!body.is_object()) continue;
     ResponsesRequest out;
-    const auto error = ReadResponsesRequest(body, Json::array(), out);
+    const auto error = ReadResponsesRequest(body, {}, out);
     EXPECT_TRUE(!error || error->status == 400);
     (!error && Read(out.chat) ? accepted : refused) += 1;
     EXPECT_TRUE(round > 0 || accepted == 1) << (error ? error->message : "");

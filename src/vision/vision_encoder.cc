@@ -75,10 +75,8 @@ Result<std::unique_ptr<VisionEncoder>> VisionEncoder::Create(const VisionConfig&
                                                              RankOps* ranks) {
   BT_RETURN_IF_ERROR(config.Validate());
   BT_CHECK(patches_max > 0);
-  if (ops.vision == nullptr) {
-    return InvalidArgument(
-        fmt::format("{} has no operations for pictures; a CPU has them", ops.name));
-  }
+  const std::string why = WhyNoPictures(ops.name, ops.vision, config.widths());
+  if (!why.empty()) return InvalidArgument(why);
   BT_CHECK((part.ranks > 1) == (ranks != nullptr));
   if (part.ranks > 1 && ops.vision->attention_part == nullptr) {
     return InvalidArgument(fmt::format("{} has no operations for a part of an encoder", ops.name));

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "support/support.h"
+#include "support/tiny_encoder.h"
 #include "support/tiny_model.h"
 #include "weights/checkpoint_source.h"
 
@@ -15,16 +16,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Of patches of 4 pixels, which are read faster.
 VisionConfig SmallVision() {
-  VisionConfig config;
-  config.hidden = 48;
-  config.layers = 3;
-  config.heads = 2;
-  config.intermediate = 70;
+  VisionConfig config = test::TinyEncoder();
   config.patch = 4;
   config.table_rows = config.table_columns = 4;
-  config.frames_max = 4;
-  config.text_hidden = 40;
   config.rules.side_patches_max = 32;
   return config;
 }
@@ -147,7 +143,7 @@ TEST_F(VisionEncoderTest, MemoryIsWhatWasPlanned) {
         planned.weights,
         static_cast<int64_t>(
             LoadVisionWeights(config_, source_, CpuOps(act), nullptr).value().memory.bytes()));
-    EXPECT_EQ(planned.batch, kPatchesMax * (48 * 4 + 48) + 4 * (4 * 48 + 2 * 32 * 6));
+    EXPECT_EQ(planned.batch, kPatchesMax * (96 * 4 + 48) + 4 * (4 * 96 + 2 * 32 * 6));
     const auto encoder = Make(CpuOps(act));
     scratch_.TakePeak();
     const Picture full = Grey({1, 8, 8}, 50);
@@ -198,11 +194,11 @@ TEST_F(VisionEncoderTest, TensorsThatDoNotFitAreNamed) {
       HasSubstr("tensor vision_tower.encoder.blocks.1.wqkv.bias is missing"));
   EXPECT_THAT(refusal("mm_projector.proj.2.weight",
                       [](test::FileTensor& tensor) {
-                        tensor.shape = {96, 80};
+                        tensor.shape = {96, 256};
                         return true;
                       }),
-              HasSubstr("mm_projector.proj.2.weight has shape [96, 80]; config.json makes it "
-                        "[40, 192]"));
+              HasSubstr("mm_projector.proj.2.weight has shape [96, 256]; config.json makes it "
+                        "[64, 384]"));
   EXPECT_THAT(refusal("mm_projector.pre_norm.weight",
                       [](test::FileTensor& tensor) {
                         tensor.dtype = DType::kF16;

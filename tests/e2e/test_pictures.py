@@ -7,6 +7,7 @@ import struct
 import urllib.error
 import urllib.request
 import zlib
+from pathlib import Path
 
 import anthropic
 import openai
@@ -164,5 +165,34 @@ def test_without_the_encoder_pictures_are_refused(model):
         with pytest.raises(openai.BadRequestError):
             ask(running, part(RED), TEXT)
         assert ask(running, TEXT).usage.completion_tokens == 5
+    finally:
+        assert running.stop() == 0
+
+
+def test_the_file_about_pictures_is_read_where_pictures_are(model, tmp_path):
+    """What it says is the encoder's matter: a model without one may have the file of another library, and one with an encoder none."""
+    serve = ["--load-format", "dummy", "--device", "cpu", "--served-model-name", "sees"]
+    config = json.loads((Path(model) / "config.json").read_text())
+    rules = tmp_path / "seeing/preprocessor_config.json"
+    shutil.copytree(model, tmp_path / "seeing")
+    rules.write_text('{"crop_size": 224, "do_resize": true}')
+    shutil.copytree(tmp_path / "seeing", tmp_path / "text")
+    del config["vision_config"]
+    (tmp_path / "text/config.json").write_text(json.dumps(config))
+    for folder, flags in (("text", []), ("seeing", ["--language-model-only"])):
+        running = Server(str(tmp_path / folder), *serve, *flags)
+        try:
+            assert ask(running, TEXT).usage.completion_tokens == 5
+            with pytest.raises(openai.BadRequestError, match="reads text only"):
+                ask(running, part(RED), TEXT)
+        finally:
+            assert running.stop() == 0
+    stopped = Server(str(tmp_path / "seeing"), *serve, wait=False)
+    assert stopped.process.wait(60) != 0
+    assert stopped.says("preprocessor_config.json: ")
+    rules.unlink()
+    running = Server(str(tmp_path / "seeing"), *serve)
+    try:
+        assert said(ask(running, part(RED), TEXT)) != said(ask(running, part(BLUE), TEXT))
     finally:
         assert running.stop() == 0

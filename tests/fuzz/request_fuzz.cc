@@ -188,18 +188,20 @@ void CheckResponses(const Json& body, const GenerationLimits& limits) {
   std::string previous;
   if (const auto error = ReadPreviousId(body, previous)) return CheckRefusal(*error);
   ResponsesRequest request;
-  if (const auto error = ReadResponsesRequest(body, Json::array(), request)) {
+  if (const auto error = ReadResponsesRequest(body, {}, request)) {
     return CheckRefusal(*error);
   }
-  BT_CHECK(request.items.is_array());
-  for (const Json& item : request.items) BT_CHECK(item.is_object());
+  const EarlierItems& earlier = request.conversation;
+  BT_CHECK(earlier.items.is_array());
+  for (const Json& item : earlier.items) BT_CHECK(item.is_object());
   CheckChat(request.chat, limits);
   // The next turn continues these items with the same input.
   ResponsesRequest next;
-  if (const auto error = ReadResponsesRequest(body, request.items, next)) {
+  if (const auto error = ReadResponsesRequest(body, earlier, next)) {
     return CheckRefusal(*error);
   }
-  BT_CHECK(next.items.size() == 2 * request.items.size());
+  BT_CHECK(next.conversation.items.size() == 2 * earlier.items.size());
+  BT_CHECK(next.conversation.pictures.size() == 2 * earlier.pictures.size());
 }
 
 void CheckTokenLists(const Json& body, const GenerationLimits& limits) {

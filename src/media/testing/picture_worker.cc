@@ -1,6 +1,7 @@
 // The processes that PictureProcess's tests start: picture_test_worker KIND.
 //
 //   work   what the product runs
+//   narrow the same with hardly more memory than it has at its start
 //   die    takes a job and ends
 //   hang   takes a job and does nothing
 //   lie    answers a job with a grid that its patches do not have
@@ -19,6 +20,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/file.h"
 #include "media/picture_sandbox.h"
 #include "media/picture_wire.h"
 #include "media/picture_worker.h"
@@ -48,6 +50,14 @@ int Probe() {
   return 0;
 }
 
+// Of addresses that this process has taken.
+uint64_t AddressBytes() {
+  const auto pages = baltoro::ReadFile("/proc/self/statm");
+  if (!pages.ok()) std::exit(1);
+  return std::strtoull(pages.value().c_str(), nullptr, 10) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 void Hello() {
   const baltoro::PictureAnswer ready;
   if (write(kFd, &ready, sizeof(ready)) != sizeof(ready)) std::exit(1);
@@ -69,6 +79,7 @@ void TakeJob() {
 int main(int argc, char** argv) {
   const std::string_view kind = argc > 1 ? argv[1] : "";
   if (kind == "work") baltoro::RunPictureWorker(kFd);
+  if (kind == "narrow") baltoro::RunPictureWorker(kFd, AddressBytes() + (uint64_t{4} << 20));
   if (kind == "probe") _exit(Probe());
   if (kind == "none") return 7;
   Hello();

@@ -20,6 +20,7 @@
 #include "ops/cuda/launch/kernel_table.h"
 #include "ops/cuda/launch/placed_launch.h"
 #include "ops/cuda/layer/layer_state.h"
+#include "ops/cuda/vision/vision.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -52,6 +53,7 @@ OpsTable MakeTable(int device, RankState* rank) {
   table.small = &CudaSmallOps();
   table.pick = Pick;
   table.sample = Sample;
+  table.vision = &CudaVisionOps();
   return table;
 }
 

@@ -98,8 +98,14 @@ std::string FairnessCheck::CheckTurns(const StepPlan& plan) const {
       last = standing.entry;
     }
   }
-  for (const AdmittedSequence& admitted : plan.admitted) {
-    if (std::ranges::count(plan.sequences, admitted.slot, &PlannedSequence::slot) == 0) {
+  for (const Standing& standing : standings_) {
+    const Sequence& sequence = *standing.sequence;
+    const bool admitted =
+        standing.runs && std::ranges::count(plan.admitted, sequence.slot, &AdmittedSequence::slot);
+    // Whoever waits for a picture does not make others wait.
+    const bool waits =
+        !sequence.request.pictures.empty() && sequence.ready_until <= sequence.planned;
+    if (admitted && standing.entry == nullptr && !waits) {
       return "a sequence is admitted and not computed";
     }
   }
@@ -160,10 +166,12 @@ std::string FairnessCheck::CheckAdmissions(const Scheduler& scheduler,
     }
   }
 
-  if (evicting || short_of_blocks || slots_free == 0 || !costs.unlimited()) return "";
-  if (plan.num_tokens() >= config_.max_num_batched_tokens) return "";
   const Sequence& head = *first_queued->sequence;
-  if (head.wants_prompt_logprobs() || first_queued->waits_for_picture) return "";
+  // Whoever begins with a picture that is not encoded costs the step nothing.
+  const bool free = !head.request.pictures.empty() && head.ready_until == 0;
+  if (evicting || short_of_blocks || slots_free == 0 || (!costs.unlimited() && !free)) return "";
+  if (plan.num_tokens() >= config_.max_num_batched_tokens) return "";
+  if (head.wants_prompt_logprobs()) return "";
   const int32_t blocks = BlocksFor(
       first_queued->place_after < Place{true, INT32_MIN, 0, 0} ? head.tokens_max : head.known());
   const auto reserve = static_cast<int32_t>(config_.watermark * config_.num_blocks);

@@ -195,7 +195,7 @@ Request Simulation::RandomRequest() {
 // In places that many requests have in common, and never at the end.
 void Simulation::AddPictures(Request& request) {
   constexpr TokenId kPlaceholder = 3;
-  int32_t at = 0;
+  int32_t at = -5;  // some begin with one
   for (int i = Between(1, 3); i > 0; --i) {
     at += Between(1, 4) * 5;
     if (at >= std::ssize(request.prompt)) return;
