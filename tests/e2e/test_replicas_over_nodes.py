@@ -12,6 +12,7 @@ import pytest
 
 from conftest import Server
 from nodes import Head, Node, alive, free_port, wait_for
+from test_pictures import BLUE, RED, TEXT, part, said
 from test_replicas import complete, counters, engines, settled
 
 SMALL = ("--device", "cpu", "--max-model-len", "2048", "--max-num-seqs", "16", "--kv-cache-memory-bytes", "32M", "--cpu-threads", "1")
@@ -96,6 +97,18 @@ def test_answers_are_held_to_their_form_there_too(two):
             "type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"], "additionalProperties": False}}},
         extra_headers={"X-data-parallel-rank": "3"}, extra_body={"chat_template_kwargs": {"thinking": False}})
     assert isinstance(json.loads(answer.choices[0].message.content)["sum"], int)
+
+
+def test_pictures_travel_there(two):
+    def said_at(rank, picture):
+        answer = two.head.client().chat.completions.create(
+            model="pocket", temperature=0, max_tokens=5, logprobs=True, messages=[{"role": "user", "content": [part(picture), TEXT]}],
+            extra_headers={"X-data-parallel-rank": str(rank)})
+        return answer.usage.prompt_tokens, said(answer)
+
+    here, there = said_at(0, RED), said_at(3, RED)
+    assert here == there and here[0] > 50
+    assert said_at(3, BLUE)[1] != there[1]
 
 
 def stream_at(server, rank, tokens=400):
