@@ -22,35 +22,8 @@
 namespace baltoro {
 namespace {
 
-constexpr double kFirstJoinSeconds = 300;  // as in vLLM
 // Of nodes that are all on this machine, where whoever reaches the port may also read memory.
 constexpr std::string_view kLoopbackKey = "baltoro: nodes of one machine, no secret";
-
-Result<std::string> FindClusterKey(const ServeOptions& options, const std::string& own_host) {
-  constexpr std::string_view kHow =
-      "make one with `(umask 077; openssl rand -hex 32 > cluster.key)`, copy it to all nodes, and "
-      "give --cluster-key-file cluster.key (or BALTORO_CLUSTER_KEY_FILE) on each";
-  std::string key = options.cluster_key;
-  if (!options.cluster_key_file.empty()) {
-    BT_ASSIGN_OR_RETURN(key, ReadSecretFile(options.cluster_key_file, "--cluster-key-file"));
-  }
-  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
-  if (key.size() >= kClusterKeyBytesMin) return key;
-  if (!key.empty()) {
-    return InvalidArgument(fmt::format("the cluster key has {} bytes, it must have {} or more: {}",
-                                       key.size(), kClusterKeyBytesMin, kHow));
-  }
-  if (!options.cluster_key_file.empty()) {
-    return InvalidArgument(options.cluster_key_file + " is empty: " + std::string(kHow));
-  }
-  // Known to all: good for nobody but those on this machine.
-  if (IsLoopback(options.nodes.master_addr) && (own_host.empty() || IsLoopback(own_host))) {
-    BT_LOG(Warning, "No cluster key: whoever has an account on this machine can join its nodes.");
-    return std::string(kLoopbackKey);
-  }
-  return InvalidArgument("several nodes prove a secret to each other, and there is none: " +
-                         std::string(kHow));
-}
 
 // Of this node, for the others; empty: that from which the head is reached.
 Result<std::string> OwnHost(const ServeOptions& options) {
@@ -92,11 +65,40 @@ Status PlaceInReplica(const ServeOptions& options, EngineConfig& config) {
   config.join_timeout = kFirstJoinSeconds;
   // The head waits for its nodes as long as they need; a node without a head is of no use.
   config.rejoin_timeout = nodes.node == 0 ? 0 : options.head_timeout;
-  BT_ASSIGN_OR_RETURN(config.cluster_key, FindClusterKey(options, config.host_ip));
+  BT_ASSIGN_OR_RETURN(config.cluster_key,
+                      FindClusterKey(options, nodes.master_addr, config.host_ip));
   return {};
 }
 
 }  // namespace
+
+Result<std::string> FindClusterKey(const ServeOptions& options,
+                                   const std::string& head,
+                                   const std::string& own_host) {
+  constexpr std::string_view kHow =
+      "make one with `(umask 077; openssl rand -hex 32 > cluster.key)`, copy it to all nodes, and "
+      "give --cluster-key-file cluster.key (or BALTORO_CLUSTER_KEY_FILE) on each";
+  std::string key = options.cluster_key;
+  if (!options.cluster_key_file.empty()) {
+    BT_ASSIGN_OR_RETURN(key, ReadSecretFile(options.cluster_key_file, "--cluster-key-file"));
+  }
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+  if (key.size() >= kClusterKeyBytesMin) return key;
+  if (!key.empty()) {
+    return InvalidArgument(fmt::format("the cluster key has {} bytes, it must have {} or more: {}",
+                                       key.size(), kClusterKeyBytesMin, kHow));
+  }
+  if (!options.cluster_key_file.empty()) {
+    return InvalidArgument(options.cluster_key_file + " is empty: " + std::string(kHow));
+  }
+  // Known to all: good for nobody but those on this machine.
+  if (IsLoopback(head) && (own_host.empty() || IsLoopback(own_host))) {
+    BT_LOG(Warning, "No cluster key: whoever has an account on this machine can join its nodes.");
+    return std::string(kLoopbackKey);
+  }
+  return InvalidArgument("several nodes prove a secret to each other, and there is none: " +
+                         std::string(kHow));
+}
 
 Status CheckGpusOfNode(const EngineConfig& config, int32_t replicas) {
   const int32_t ranks = config.tensor_parallel_size * config.pipeline_parallel_size;
@@ -145,6 +147,8 @@ RunFacts FactsOf(const ServeOptions& options, const EngineConfig& config, DType 
           .nodes = config.nodes,
           .node = config.node_rank,
           .replicas = options.replicas.total,
+          .over_nodes = options.replicas.over_nodes,
+          .headless = options.headless,
           .in_process = options.engine_in_process,
           .whole_experts = config.enable_expert_parallel,
           .kv_bytes = config.kv_cache_bytes > 0,

@@ -26,6 +26,15 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config);
 // where it was more.
 std::string LimitLogprobs(int32_t& max_logprobs);
 
+inline constexpr double kFirstJoinSeconds = 300;  // in which nodes must meet; as in vLLM
+
+// The secret that nodes prove to each other, who meet at `head`; `own_host`: of this node, empty
+// where it is not known. Without one they have to be on this machine. kInvalidArgument says what to
+// do.
+Result<std::string> FindClusterKey(const ServeOptions& options,
+                                   const std::string& head,
+                                   const std::string& own_host);
+
 // Where the ranks of one node, of all `replicas` there, want more GPUs than there are:
 // kInvalidArgument, with the command of each node that would have enough.
 Status CheckGpusOfNode(const EngineConfig& config, int32_t replicas);

@@ -27,6 +27,7 @@
 #include "flags/command_line.h"
 #include "flags/environment.h"
 #include "inspect.h"
+#include "launch.h"
 #include "picture_main.h"
 #include "plan.h"
 #include "pull.h"
@@ -101,6 +102,10 @@ int Run(const baltoro::Command& command, const std::string& program) {
   if (const auto* serve = std::get_if<ServeOptions>(&command)) {
     IgnoreStraySignals();
     return RunServe(*serve, program);
+  }
+  if (const auto* launch = std::get_if<LaunchCommand>(&command)) {
+    IgnoreStraySignals();
+    return RunLaunch(*launch, program);
   }
   if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
   if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan, program);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -100,7 +101,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options,
   config.tool_parser = options.tool_call_parser != "none";
   config.normalise_tool_call_ids = options.normalise_tool_call_ids;
   config.enable_prefix_caching = options.enable_prefix_caching;
-  config.replicas = options.replicas.here;
+  config.replicas = options.replicas.served();
   config.first_replica = options.replicas.first;
   config.drafts_max = options.speculation.drafts;
   config.gpu_memory_utilization = options.gpu_memory_utilization;
@@ -240,6 +241,18 @@ void LookAtTls(TlsRefresh& refresh, const ServeOptions& options) {
   }
 }
 
+// "Engine", "4 replicas", "2 of 4 replicas": those of other nodes may come later.
+std::string WhatIsReady(const Engine& engine) {
+  const std::vector<const Engine*> replicas = engine.replicas();
+  if (replicas.size() == 1) return "Engine";
+  const auto ready =
+      std::ranges::count_if(replicas, [](const Engine* replica) { return replica->healthy(); });
+  if (static_cast<size_t>(ready) == replicas.size()) {
+    return fmt::format("{} replicas", replicas.size());
+  }
+  return fmt::format("{} of {} replicas", ready, replicas.size());
+}
+
 Status Serve(const ServeOptions& options, const std::string& program) {
   const MonotonicClock clock;
   const Seconds start = clock.Now();
@@ -291,18 +304,22 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_LOG(Info, "Starting vLLM server on {}, which is Baltoro and answers 503 while it loads {}",
          AddressOf(options, *server), dir);
   LogRoutes(*server);
+  std::string cluster_key;
+  if (options.replicas.over_nodes) {
+    BT_ASSIGN_OR_RETURN(cluster_key, FindClusterKey(options, options.replicas.address, ""));
+  }
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
           : StartReplicas(options.replicas, engine_config, program, options.engine_restart_timeout,
-                          server->sink(), ProgressLog());
+                          cluster_key, server->sink(), ProgressLog());
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
   server->SetEngine(engine.get());
   BT_LOG(Info, "{} ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens as {}",
-         options.replicas.here > 1 ? fmt::format("{} replicas", options.replicas.here) : "Engine",
-         clock.Now() - start, engine->info().model_type, engine->info().max_model_len,
-         engine->info().kv_cache_tokens, engine->info().kv_cache_dtype);
+         WhatIsReady(*engine), clock.Now() - start, engine->info().model_type,
+         engine->info().max_model_len, engine->info().kv_cache_tokens,
+         engine->info().kv_cache_dtype);
   stop.Accept();
   LogReady(options, *server);
 
@@ -331,6 +348,19 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   return {};
 }
 
+// A node with replicas for the head's door. Whoever is left when one of them cannot be is left.
+Status ServeReplicasForHead(const ServeOptions& options,
+                            const EngineConfig& config,
+                            const std::string& program) {
+  BT_ASSIGN_OR_RETURN(const std::string key, FindClusterKey(options, options.replicas.address, ""));
+  const Status ended =
+      ServeForHead(options.replicas, config, program, options.engine_restart_timeout, key,
+                   {.first = kFirstJoinSeconds, .later = options.head_timeout}, ProgressLog());
+  if (!ended.ok()) ExitAtOnce(1);  // it has been said why
+  BT_LOG(Info, "The head was stopped; this node leaves");
+  ExitAtOnce(0);
+}
+
 // A node that is not the head: an engine, and somebody who starts it again.
 Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   // Nothing is kept here, and what an engine does the head knows: a signal ends all at once.
@@ -341,6 +371,7 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   EngineConfig& config = launch.engine;
   LogFlags(options, launch.plan);
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, config));
+  if (options.replicas.over_nodes) return ServeReplicasForHead(options, config, program);
   BT_ASSIGN_OR_RETURN(
       const std::unique_ptr<Engine> engine,
       StartEngineProcess(
@@ -376,7 +407,10 @@ Result<Launch> PrepareLaunch(const ServeOptions& options,
 }
 
 int RunServe(const ServeOptions& options, const std::string& program) {
-  InitLog(options.headless ? fmt::format("Node{}", options.nodes.node) : "APIServer",
+  const bool replicas = options.headless && options.replicas.over_nodes;
+  InitLog(replicas           ? fmt::format("Node_DP{}", options.replicas.first)
+          : options.headless ? fmt::format("Node{}", options.nodes.node)
+                             : "APIServer",
           options.log_level);
   SetLogFormat(options.log_format);
   const Status status =

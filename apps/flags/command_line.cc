@@ -20,6 +20,7 @@ struct Subcommand {
 
 constexpr Subcommand kSubcommands[] = {
     {"serve", true, "the server: baltoro serve [MODEL] [options]; no MODEL is the pocket model"},
+    {"launch", true, "the data-parallel servers of a node, by a script or as serve"},
     {"chat", true, "talk to a running server"},
     {"eval", true, "measure the accuracy of a running server"},
     {"verify", true, "compare a running server with another one of the same weights"},
@@ -88,6 +89,7 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
   const std::string& name = args.front();
   const std::span<const std::string> rest = args.subspan(1);
   if (name == "serve") return AsCommand(ParseServe(rest, environment));
+  if (name == "launch") return AsCommand(ParseLaunch(rest));
   if (name == "chat") return AsCommand(ParseChat(rest, environment));
   if (name == "eval") return AsCommand(ParseEval(rest, environment));
   if (name == "verify") return AsCommand(ParseVerify(rest, environment));
@@ -146,6 +148,7 @@ std::string FlagsMarkdown() {
       "unless its value is the default.\n\n";
   text += "## baltoro serve\n\n" + MarkdownTables(ServeFlags());
   text += "### Environment\n\n" + EnvironmentMarkdown() + "\n";
+  text += "## baltoro launch\n\n" + MarkdownTables(LaunchFlags());
   text += "## baltoro chat\n\n" + MarkdownTables(ChatFlags());
   text += "## baltoro eval\n\n" + MarkdownTables(EvalFlags());
   text += "## baltoro verify\n\n" + MarkdownTables(VerifyFlags());

@@ -12,6 +12,7 @@
 #include "flags/doctor_options.h"
 #include "flags/ending.h"
 #include "flags/engine_bench_options.h"
+#include "flags/launch_options.h"
 #include "flags/plan_options.h"
 #include "flags/pull_options.h"
 #include "flags/serve_bench_options.h"
@@ -22,6 +23,7 @@
 namespace baltoro {
 
 using Command = std::variant<ServeOptions,
+                             LaunchCommand,
                              ChatOptions,
                              EvalOptions,
                              PlanCommand,

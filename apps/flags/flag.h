@@ -37,7 +37,9 @@ struct RunFacts {
   bool gpu = false;
   int tensor = 1, pipeline = 1, nodes = 1;
   int node = 0;
-  int replicas = 1;            // on all servers
+  int replicas = 1;         // on all servers
+  bool over_nodes = false;  // one door serves the replicas of several nodes
+  bool headless = false;
   bool in_process = false;     // the engine is within the door
   bool whole_experts = false;  // --enable-expert-parallel is asked for
   bool kv_bytes = false;       // the size of the cache is asked for

@@ -31,12 +31,15 @@ inline constexpr Idle kOneNode = {"on one node",
                                   [](const RunFacts& facts) { return facts.nodes == 1; }};
 inline constexpr Idle kOneReplica = {"with one replica",
                                      [](const RunFacts& facts) { return facts.replicas == 1; }};
-inline constexpr Idle kIsHead = {"on one node, and on the head of several",
-                                 [](const RunFacts& facts) { return facts.node == 0; }};
-inline constexpr Idle kGroupOnOneNode = {
-    "where no replica shares experts with one of another node", [](const RunFacts& facts) {
-      return facts.nodes == 1 || facts.replicas == 1 || !facts.whole_experts;
+inline constexpr Idle kKnowsNoNode = {
+    "on one node", [](const RunFacts& facts) { return facts.nodes == 1 && !facts.over_nodes; }};
+inline constexpr Idle kOwnReplicas = {
+    "unless one web server has the replicas of several nodes", [](const RunFacts& facts) {
+      return !facts.over_nodes && (facts.nodes == 1 || facts.replicas == 1 || !facts.whole_experts);
     }};
+inline constexpr Idle kIsHead = {
+    "on one node, and on the head of several",
+    [](const RunFacts& facts) { return facts.node == 0 && !(facts.over_nodes && facts.headless); }};
 inline constexpr Idle kTimesNoSteps = {
     "on a node that is not the head, and with experts that replicas share",
     [](const RunFacts& facts) {

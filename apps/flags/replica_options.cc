@@ -7,12 +7,31 @@ namespace {
 
 // The flag that makes this a server of its own for the replicas of this node; empty: none does.
 std::string_view OwnDoor(const FlagReader& flags) {
+  if (flags.Is("headless")) return {};
   if (flags.Has("data-parallel-rank")) return "--data-parallel-rank";
   if (flags.Is("data-parallel-hybrid-lb")) return "--data-parallel-hybrid-lb";
-  if (flags.Has("data-parallel-start-rank") && !flags.Is("headless")) {
+  if (flags.Has("data-parallel-start-rank")) {
     return "--data-parallel-start-rank without --headless";
   }
   return {};
+}
+
+// Of a node with --headless.
+Status HasNoDoor(const FlagReader& flags) {
+  for (const char* name :
+       {"data-parallel-rank", "data-parallel-hybrid-lb", "data-parallel-external-lb"}) {
+    if (!flags.Has(name)) continue;
+    return InvalidArgument(fmt::format(
+        "--{} is for nodes with a web server of their own: leave out that or --headless", name));
+  }
+  return {};
+}
+
+Status WantAddress(const std::string& address) {
+  if (!address.empty()) return {};
+  return InvalidArgument(
+      "replicas on several nodes need --data-parallel-address on each: the address of the head "
+      "node as the others reach it; 127.0.0.1 where all are on this machine");
 }
 
 // Of replicas that share experts: which node this is.
@@ -29,6 +48,9 @@ Status DealOut(const FlagReader& flags, ReplicaOptions& out) {
   }
   out.nodes = out.total / out.here;
   out.node = out.first / out.here;
+  flags.Get("data-parallel-address", out.address);
+  out.port = static_cast<int32_t>(flags.Number("data-parallel-rpc-port", out.port));
+  if (out.nodes > 1) BT_RETURN_IF_ERROR(WantAddress(out.address));
   if (out.nodes > 1 && flags.Number("nnodes", 1) > 1) {
     return InvalidArgument(
         "--nnodes and --data-parallel-size-local both say how many nodes there are: leave one out");
@@ -46,6 +68,21 @@ Status DealOut(const FlagReader& flags, ReplicaOptions& out) {
     out.here = out.total;
   }
   return {};
+}
+
+// Replicas of several nodes behind the door of the head.
+Status ReadHead(const FlagReader& flags, ReplicaOptions& out) {
+  out.over_nodes = true;
+  if (flags.Is("headless")) {
+    if (out.first == 0) {
+      return InvalidArgument(
+          "--headless with --data-parallel-size needs --data-parallel-start-rank, 1 or more: the "
+          "number of this node's first replica; those before are of other nodes");
+    }
+  }
+  flags.Get("data-parallel-address", out.address);
+  out.port = static_cast<int32_t>(flags.Number("data-parallel-rpc-port", out.port));
+  return WantAddress(out.address);
 }
 
 }  // namespace
@@ -87,7 +124,14 @@ Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
                     out.first + out.here - 1, out.total));
   }
   out.share_experts = out.total > 1 && flags.Is("enable-expert-parallel");
-  if (out.share_experts && OwnDoor(flags).empty()) BT_RETURN_IF_ERROR(DealOut(flags, out));
+  if (out.total == 1 || !OwnDoor(flags).empty()) return out;
+  if (flags.Is("headless")) BT_RETURN_IF_ERROR(HasNoDoor(flags));
+  if (out.share_experts) {
+    BT_RETURN_IF_ERROR(DealOut(flags, out));
+  } else if (flags.Number("nnodes", 1) == 1 && out.here > 0 &&
+             (flags.Is("headless") || out.here < out.total)) {
+    BT_RETURN_IF_ERROR(ReadHead(flags, out));
+  }
   return out;
 }
 
@@ -106,18 +150,11 @@ std::vector<std::string> MissingOfReplicas(const FlagReader& flags,
     }
     return out;
   }
-  const bool own_door = flags.Has("data-parallel-rank") || flags.Has("data-parallel-start-rank") ||
-                        flags.Is("data-parallel-hybrid-lb");
-  if (flags.Is("headless")) {
+  if (replicas.here == 0) {
     out.push_back(fmt::format(
-        "--headless {}: replicas on nodes without a web server; give each node one for its own "
-        "replicas, with --data-parallel-hybrid-lb and --data-parallel-start-rank {}",
-        kNotYet, replicas.first));
-  } else if (replicas.here == 0 || (replicas.here < replicas.total && !own_door)) {
-    out.push_back(fmt::format(
-        "--data-parallel-size-local {} {}: replicas on nodes without a web server; give each node "
-        "one for its own replicas, with --data-parallel-hybrid-lb",
-        replicas.here, kNotYet));
+        "--data-parallel-size-local 0 {}: a web server without a replica of its own; give it one, "
+        "or give each node a web server for its own replicas, with --data-parallel-hybrid-lb",
+        kNotYet));
   }
   if (flags.Number("nnodes", 1) > 1) {
     out.push_back(fmt::format(

@@ -18,6 +18,13 @@ struct ReplicaOptions {
   bool share_experts = false;   // one engine of all of them: --enable-expert-parallel; then `here`
                                 // is what the head's server has, whatever node they are on
   int32_t nodes = 1, node = 0;  // of that engine, where each has as many replicas
+  // Replicas that share nothing: one door, that of the head node, serves those of all nodes.
+  bool over_nodes = false;
+  std::string address = {};  // of the head node, where there are several
+  int32_t port = 29550;
+
+  // That the door of this node serves.
+  int32_t served() const { return over_nodes ? total : here; }
 };
 
 // The error names the flags that contradict each other.

@@ -49,20 +49,23 @@ TEST(ReplicaOptions, ReplicasThatShareExpertsAreOfOneServerOnAnyNode) {
   ExpectReplicas(one, 4, 0, 4);
   EXPECT_TRUE(one.share_experts);
   EXPECT_EQ(one.nodes, 1);
-  const ReplicaOptions head = Read({"-dp", "16", "-dpl", "8", "-ep"});
+  const ReplicaOptions head = Read({"-dp", "16", "-dpl", "8", "-ep", "-dpa", "10.0.0.1"});
   ExpectReplicas(head, 16, 0, 16);
   EXPECT_EQ(head.nodes, 2);
-  const ReplicaOptions second = Read({"-dp", "16", "-dpl", "8", "-dpr", "8", "--headless", "-ep"});
+  const ReplicaOptions second =
+      Read({"-dp", "16", "-dpl", "8", "-dpr", "8", "--headless", "-ep", "-dpa", "10.0.0.1"});
   EXPECT_EQ(second.nodes, 2);
   EXPECT_EQ(second.node, 1);
+  EXPECT_THAT(Error({"-dp", "16", "-dpl", "8", "-ep"}), HasSubstr("--data-parallel-address"));
   EXPECT_THAT(Error({"-dp", "16", "-dpl", "6", "-ep"}), HasSubstr("dealt out evenly"));
   EXPECT_THAT(Error({"-dp", "4", "-dpl", "0", "-ep"}), HasSubstr("the head has the first ones"));
   EXPECT_THAT(Error({"-dp", "4", "-ep", "--headless"}), HasSubstr("--data-parallel-start-rank"));
 }
 
 TEST(ReplicaOptions, TheNodesOfReplicasThatShareExpertsMeetAtTheirAddress) {
-  const std::vector<std::string> args = {"/m", "-dp",        "4",   "-dpl", "2",        "-dpr", "2",
-                                         "--headless", "-ep", "-dpa", "10.0.0.1", "-dpp", "1234"};
+  const std::vector<std::string> args = {"/m",       "-dp",  "4",          "-dpl", "2",
+                                         "-dpr",     "2",    "--headless", "-ep",  "-dpa",
+                                         "10.0.0.1", "-dpp", "1234"};
   const auto parsed = ParseServe(args, {});
   const ServeOptions* const options = std::get_if<ServeOptions>(&parsed);
   ASSERT_NE(options, nullptr);
@@ -70,6 +73,38 @@ TEST(ReplicaOptions, TheNodesOfReplicasThatShareExpertsMeetAtTheirAddress) {
   EXPECT_EQ(options->nodes.node, 1);
   EXPECT_EQ(options->nodes.master_addr, "10.0.0.1");
   EXPECT_EQ(options->nodes.master_port, 1234);
+}
+
+TEST(ReplicaOptions, OneDoorMayHaveThoseOfAllNodes) {
+  const ReplicaOptions head = Read({"-dp", "4", "-dpl", "2", "-dpa", "10.0.0.1"});
+  ExpectReplicas(head, 4, 0, 2);
+  EXPECT_TRUE(head.over_nodes);
+  EXPECT_EQ(head.served(), 4);
+  EXPECT_EQ(head.port, 29550);
+  const ReplicaOptions node = Read({"-dp", "4", "-dpl", "1", "-dpr", "3", "--headless", "-dpa",
+                                    "10.0.0.1", "--data-parallel-rpc-port", "13389"});
+  ExpectReplicas(node, 4, 3, 1);
+  EXPECT_TRUE(node.over_nodes);
+  EXPECT_EQ(node.address, "10.0.0.1");
+  EXPECT_EQ(node.port, 13389);
+  // Without a number of its own a node has all that follow its first.
+  ExpectReplicas(Read({"-dp", "4", "-dpr", "1", "--headless", "-dpa", "10.0.0.1"}), 4, 1, 3);
+  EXPECT_FALSE(Read({"-dp", "8", "-dpl", "2", "-dpr", "4"}).over_nodes);
+  EXPECT_FALSE(Read({"-dp", "4"}).over_nodes);
+}
+
+TEST(ReplicaOptions, NodesOfOneDoorSayWhereItIs) {
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2"}), HasSubstr("--data-parallel-address on each"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-dpr", "2", "--headless"}),
+              HasSubstr("--data-parallel-address on each"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "--headless", "-dpa", "10.0.0.1"}),
+              HasSubstr("needs --data-parallel-start-rank"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpn", "2", "--headless", "-dpa", "10.0.0.1"}),
+              HasSubstr("--data-parallel-rank"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-dpr", "2", "--headless", "-dpa", "10.0.0.1",
+                     "--data-parallel-hybrid-lb"}),
+              HasSubstr("--data-parallel-hybrid-lb"));
+  EXPECT_THAT(Error({"--headless"}), HasSubstr("--data-parallel-start-rank"));
 }
 
 TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
@@ -84,9 +119,7 @@ TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
 }
 
 TEST(ReplicaOptions, WhatIsNotThereSaysWhatIs) {
-  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2"}), HasSubstr("--data-parallel-hybrid-lb"));
-  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-dpr", "2", "--headless"}),
-              HasSubstr("not available yet"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "0"}), HasSubstr("--data-parallel-hybrid-lb"));
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "1", "-ep"}), HasSubstr("--enable-expert-parallel"));
   EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-ep", "--data-parallel-hybrid-lb"}),
               HasSubstr("--enable-expert-parallel"));

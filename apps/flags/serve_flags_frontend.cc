@@ -259,8 +259,8 @@ constexpr FlagSpec kFrontendFlags[] = {
     {.name = "headless",
      .kind = kSwitch,
      .initial = "false",
-     .help = "No web server: the ranks of a node other than the head; implied by --node-rank above "
-             "0."},
+     .help = "No web server: the ranks of a node other than the head, which --node-rank above 0 "
+             "implies, or its replicas."},
     {.name = "shutdown-timeout",
      .kind = kInt,
      .initial = "0",

@@ -136,12 +136,15 @@ Status FillNodes(const FlagReader& flags, const Environment& environment, ServeO
   if (replicas.nodes > 1) {
     given = {.nodes = replicas.nodes,
              .node = replicas.node,
-             .master_port = static_cast<int>(flags.Number("data-parallel-rpc-port", 29550)),
-             .master_addr = "127.0.0.1"};
-    flags.Get("data-parallel-address", given.master_addr);
+             .master_port = replicas.port,
+             .master_addr = replicas.address};
   }
   std::string notice;
-  BT_ASSIGN_OR_RETURN(options.nodes, FindNodes(given, environment, ranks, notice));
+  // A launcher that starts a task on each node starts replicas there, not parts of one.
+  const Environment none;
+  BT_ASSIGN_OR_RETURN(
+      options.nodes,
+      FindNodes(given, options.replicas.over_nodes ? none : environment, ranks, notice));
   if (!notice.empty()) options.notices.push_back(notice);
   flags.Get("headless", options.headless);
   flags.Get("cluster-key-file", options.cluster_key_file);
@@ -154,10 +157,11 @@ Status FillNodes(const FlagReader& flags, const Environment& environment, ServeO
   if (nodes.nodes > 1 && options.engine_in_process) {
     return InvalidArgument("--engine-in-process serves one node; leave it out with --nnodes");
   }
-  if (nodes.node == 0 && options.headless) {
+  if (nodes.node == 0 && options.headless && !options.replicas.over_nodes) {
     return InvalidArgument(
         "--headless is for nodes other than the head: give --nnodes, --node-rank (1 or more) and "
-        "--master-addr");
+        "--master-addr, or --data-parallel-size, --data-parallel-start-rank and "
+        "--data-parallel-address");
   }
   if (nodes.node > 0 && !options.headless) {
     options.headless = true;

@@ -58,7 +58,7 @@ std::optional<Hello> Hello::FromWire(const std::string& bytes) {
   hello.session = in.GetText(sizeof(Digest));
   hello.address = GetAddress(&in);
   const uint32_t entries = in.GetU32();
-  if (!in.ok() || what < 1 || what > 3 || of > kWorldRanksMax || number >= of ||
+  if (!in.ok() || what < 1 || what > 4 || of > kHelloRanksMax || number >= of ||
       entries > kFingerprintEntriesMax) {
     return std::nullopt;
   }

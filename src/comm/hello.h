@@ -17,14 +17,18 @@ enum class Purpose : uint32_t {
   kJoin = 1,     // to rank 0: hear where the others are
   kControl = 2,  // of a pair
   kData = 3,     // of a pair
+  kReplica = 4,  // to the door that serves the replicas of several nodes: rank is the replica's
 };
+
+inline constexpr uint32_t kHelloRanksMax = 1024;
 
 struct Hello {
   Purpose purpose = Purpose::kJoin;
   int32_t rank = 0, ranks = 0;
-  std::string session = {};  // of the pairs: connections of an earlier start do not get in
-  // Of kJoin:
-  RankAddress address = {};
+  // Of the pairs: connections of an earlier start do not get in. Of a replica: its node's process.
+  std::string session = {};
+  RankAddress address = {};  // of kJoin
+  // Of kJoin and kReplica:
   std::vector<FingerprintEntry> fingerprint = {};
 
   std::string ToWire() const;

@@ -314,7 +314,7 @@ TEST(HelloTest, DamagedBytesGiveNothingOrWhatIsWithinTheLimits) {
       damaged[at] = static_cast<char>(value);
       const std::optional<Hello> got = Hello::FromWire(damaged);
       if (!got.has_value()) continue;
-      ASSERT_LE(got->ranks, kWorldRanksMax);
+      ASSERT_LE(got->ranks, static_cast<int32_t>(kHelloRanksMax));
       ASSERT_GE(got->rank, 0);
       ASSERT_LT(got->rank, got->ranks);
       ASSERT_LE(got->address.port, 65536);

@@ -59,12 +59,23 @@ void SendEvents(FrameConnection& connection, const std::vector<TokenEvent>& even
   }
 }
 
+}  // namespace
+
 // The engine's side of one connection. The reading thread is the main one; the engine is loaded
 // beside it, so that a door that dies while weights are read is noticed at once.
 class EngineSide {
  public:
   EngineSide(int fd, ConstraintFactoryMaker constraints)
       : connection_(fd), constraints_(std::move(constraints)) {}
+  // For an engine that is not loaded by a configuration of the door.
+  explicit EngineSide(int fd) : connection_(fd), configured_(true) {}
+
+  FrameConnection& connection() { return connection_; }
+  void SetEngine(Engine* engine) { engine_ = engine; }
+  bool stopped() const { return stopped_; }
+  Status Serve() {
+    return connection_.ReadFrames([this](Frame frame) { return Handle(std::move(frame)); });
+  }
 
   int Run() {
     std::jthread stats([this](const std::stop_token& stop) { SendStats(stop); });
@@ -125,8 +136,11 @@ class EngineSide {
         return {};
       }
       case Message::kStop:
+        stopped_ = true;
         if (Engine* engine = engine_) engine->Leave();
         return {};
+      case Message::kRefused:
+        return InvalidArgument(frame.payload);
       case Message::kAbort: {
         const auto id = reader.Get<RequestId>();
         BT_RETURN_IF_ERROR(reader.Finish("abort"));
@@ -221,13 +235,45 @@ class EngineSide {
   FrameConnection connection_;
   const ConstraintFactoryMaker constraints_;
   bool configured_ = false;
+  std::atomic<bool> stopped_ = false;
   // By name, the reading thread's. How much it may be is the door's account (carried_things.h).
   std::unordered_map<uint64_t, SharedBytes> carried_;
   std::unique_ptr<Engine> owned_;
   std::atomic<Engine*> engine_{nullptr};
 };
 
-}  // namespace
+EngineConnection::EngineConnection(int fd) : side_(std::make_unique<EngineSide>(fd)) {}
+
+EngineConnection::~EngineConnection() = default;
+
+Status EngineConnection::Serve() {
+  return side_->Serve();
+}
+
+bool EngineConnection::stopped() const {
+  return side_->stopped();
+}
+
+void EngineConnection::Ready(Engine& engine) {
+  side_->SetEngine(&engine);
+  SendMessage(side_->connection(), Message::kReady, engine.info());
+}
+
+void EngineConnection::Failed(const Status& why) {
+  SendMessage(side_->connection(), Message::kFailed, why);
+}
+
+void EngineConnection::Events(const std::vector<TokenEvent>& events) {
+  SendEvents(side_->connection(), events);
+}
+
+void EngineConnection::Beat(const EngineStats& stats) {
+  SendMessage(side_->connection(), Message::kStats, stats);
+}
+
+void EngineConnection::Shutdown() {
+  side_->connection().Shutdown();
+}
 
 int RunEngineProcess(int fd, const ConstraintFactoryMaker& constraints) {
   // The door decides when to leave: a signal to the whole group, like Ctrl-C, must not end streams

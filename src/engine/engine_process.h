@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/engine.h"
@@ -17,6 +18,35 @@ namespace baltoro {
 // soon as the door closes the socket or dies. Without a maker of constraints, requests that carry
 // one are refused.
 int RunEngineProcess(int fd, const ConstraintFactoryMaker& constraints = nullptr);
+
+// The same conversation for an engine that is there without the door, and outlives the connection:
+// that of a node without a door.
+class EngineConnection {
+ public:
+  // Owns the connected socket, which waits for reads.
+  explicit EngineConnection(int fd);
+  ~EngineConnection();
+  EngineConnection(const EngineConnection&) = delete;
+  EngineConnection& operator=(const EngineConnection&) = delete;
+
+  // One thread: does what the door asks for until the connection ends. kInvalidArgument where the
+  // door says what has to be changed here, or sent what cannot be.
+  Status Serve();
+  // The door said that the server stops, of its own will.
+  bool stopped() const;
+
+  // Any thread. From Ready on the door's requests go to the engine, which must outlive this.
+  void Ready(Engine& engine);
+  // The engine is away; the door ends the connection.
+  void Failed(const Status& why);
+  void Events(const std::vector<TokenEvent>& events);
+  // A sign of life, ten a second; without an engine of default statistics.
+  void Beat(const EngineStats& stats);
+  void Shutdown();
+
+ private:
+  const std::unique_ptr<class EngineSide> side_;
+};
 
 struct EngineProcess {
   std::string program;

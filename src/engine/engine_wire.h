@@ -3,7 +3,8 @@
 // What door and engine say to each other, one frame (request/wire.h) a message:
 //
 //   door -> engine   kConfig, once and first; kSubmit, kAbort; kCarry before the first kSubmit that
-//   names what it brings, kDropCarried after the last; kProfile
+//   names what it brings, kDropCarried after the last; kProfile. An engine of another node has
+//   its own configuration, gets no kConfig, and may be told kRefused after its kReady
 //   engine -> door   kProgress*, then kReady or kFailed; kStep, one or two a step; kStats, ten a
 //   second; kProfiled for each kProfile, with its number
 
@@ -31,6 +32,7 @@ enum class Message : uint16_t {
   kProfile,      // a number, u64; ProfileAsk
   kProfiled,     // the number; code u8, message; what is said, as JSON
   kStop,         // the server stops, of its own will; the connection ends next
+  kRefused,      // what an engine of another node has to be changed in; the connection ends next
 };
 
 struct ToldStats {

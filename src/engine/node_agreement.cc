@@ -53,6 +53,30 @@ std::string HashOf(const std::string& text) {
   return out;
 }
 
+// What is compared of the files that a configuration names.
+Status AddFiles(const EngineConfig& config, std::vector<FingerprintEntry>& fingerprint) {
+  if (config.load_format == "stand-in") return {};  // there are none
+  BT_ASSIGN_OR_RETURN(const std::string model, HashModel(config.model_dir));
+  fingerprint.push_back(Entry("model (config.json, sizes of the weight files)", model));
+  // How pixels become numbers.
+  std::string rules = "none";
+  if (const std::string file = config.model_dir + "/preprocessor_config.json"; FileExists(file)) {
+    BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kConfigBytesMax));
+    rules = HashOf(text);
+  }
+  fingerprint.push_back(Entry("preprocessor_config.json", rules));
+  if (config.speculation.method == DraftMethod::kEagle3) {  // whose layers to tap all ranks follow
+    BT_ASSIGN_OR_RETURN(const std::string draft, HashModel(config.speculation.model));
+    fingerprint.push_back(Entry("draft model (config.json, sizes of the weight files)", draft));
+  }
+  if (!config.kv_scale_file.empty()) {
+    BT_ASSIGN_OR_RETURN(const std::string scales, ReadFile(config.kv_scale_file, kConfigBytesMax,
+                                                           "--quantization-param-path"));
+    fingerprint.push_back(Entry("--quantization-param-path", HashOf(scales)));
+  }
+  return {};
+}
+
 std::string Own(const KvBudget& budget) {
   return fmt::format("{} tokens a request, {} blocks of KV cache", budget.max_model_len,
                      budget.num_blocks);
@@ -127,26 +151,16 @@ Result<std::unique_ptr<NodeWorld>> JoinNodes(const EngineConfig& config,
                       .cluster_key = config.cluster_key,
                       .fingerprint = FingerprintOf(config, operations),
                       .patience = config.join_timeout};
-  BT_ASSIGN_OR_RETURN(const std::string model, HashModel(config.model_dir));
-  options.fingerprint.push_back(Entry("model (config.json, sizes of the weight files)", model));
-  // How pixels become numbers.
-  std::string rules = "none";
-  if (const std::string file = config.model_dir + "/preprocessor_config.json"; FileExists(file)) {
-    BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kConfigBytesMax));
-    rules = HashOf(text);
-  }
-  options.fingerprint.push_back(Entry("preprocessor_config.json", rules));
-  if (config.speculation.method == DraftMethod::kEagle3) {  // whose layers to tap all ranks follow
-    BT_ASSIGN_OR_RETURN(const std::string draft, HashModel(config.speculation.model));
-    options.fingerprint.push_back(
-        Entry("draft model (config.json, sizes of the weight files)", draft));
-  }
-  if (!config.kv_scale_file.empty()) {
-    BT_ASSIGN_OR_RETURN(const std::string scales, ReadFile(config.kv_scale_file, kConfigBytesMax,
-                                                           "--quantization-param-path"));
-    options.fingerprint.push_back(Entry("--quantization-param-path", HashOf(scales)));
-  }
+  BT_RETURN_IF_ERROR(AddFiles(config, options.fingerprint));
   return NodeWorld::Join(options);
+}
+
+Result<std::vector<FingerprintEntry>> FingerprintOfReplica(const EngineConfig& config) {
+  std::vector<FingerprintEntry> out = FingerprintOf(config, config.device);
+  out.push_back(Entry("--max-model-len", config.max_model_len));
+  out.push_back(Entry("--enable-prefix-caching", config.enable_prefix_caching));
+  BT_RETURN_IF_ERROR(AddFiles(config, out));
+  return out;
 }
 
 Result<KvBudget> AgreeOnCache(NodeWorld& world, const KvBudget& own, const KvQuestion& question) {

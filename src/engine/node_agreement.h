@@ -23,6 +23,10 @@ Result<std::unique_ptr<NodeWorld>> JoinNodes(const EngineConfig& config,
 std::vector<FingerprintEntry> FingerprintOf(const EngineConfig& config,
                                             const std::string& operations);
 
+// What the replicas of several nodes must have in common that one door serves: all that answers
+// depend on, and what clients are told.
+Result<std::vector<FingerprintEntry>> FingerprintOfReplica(const EngineConfig& config);
+
 // Of config.json and the names and sizes of the weights: not of their bytes, which would take as
 // long as loading.
 Result<std::string> HashModel(const std::string& model_dir);

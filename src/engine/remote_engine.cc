@@ -44,7 +44,11 @@ Result<std::unique_ptr<Engine>> RemoteEngine::Start(const EngineConfig& config,
                                                     LoadProgress progress) {
   std::unique_ptr<RemoteEngine> engine(
       new RemoteEngine(config, options, std::move(sink), std::move(progress)));
-  {
+  if (engine->Comes()) {
+    BT_ASSIGN_OR_RETURN(const EngineInfo told, options.coming.agreed->Wait());
+    const std::lock_guard lock(engine->mutex_);
+    engine->info_ = told;
+  } else {
     std::unique_lock lock(engine->mutex_);
     engine->changed_.wait(lock, [&] { return engine->Answered(); });
     if (engine->first_failure_.has_value()) return *engine->first_failure_;
@@ -278,7 +282,7 @@ EngineHealth RemoteEngine::health() const {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kReady) return {.trouble = Judge().trouble, .next_start = {}};
   EngineHealth health{.trouble = trouble_, .failed_starts = failed_starts_, .next_start = {}};
-  if (health.ok()) health.trouble = EngineTrouble::kEnded;
+  if (health.ok()) health.trouble = Comes() ? EngineTrouble::kNoPeer : EngineTrouble::kEnded;
   if (next_start_at_ > 0) health.next_start = std::max(0.0, next_start_at_ - clock_.Now());
   return health;
 }
@@ -306,7 +310,8 @@ void RemoteEngine::Watch() {
     lost_looks = verdict.lost ? lost_looks + 1 : 0;
     if (lost_looks < kLostLooks) continue;
     lost_looks = 0;
-    BT_LOG(Error, "{} It is not waited for any longer (pid {})", Describe(verdict.trouble), pid_);
+    BT_LOG(Error, "{} It is not waited for any longer ({})", Describe(verdict.trouble),
+           Comes() ? options_.coming.name : fmt::format("pid {}", pid_));
     state_ = State::kDown;
     trouble_ = verdict.trouble;
     said_why_ = true;  // as good as
@@ -341,6 +346,11 @@ pid_t RemoteEngine::pid() const {
 }
 
 void RemoteEngine::Supervise() {
+  if (Comes()) {
+    while (!GivesUp(RunConnection())) {
+    }
+    return;
+  }
   while (!GivesUp(RunOnce()) && WaitBeforeRestart()) {
   }
 }
@@ -415,13 +425,7 @@ bool RemoteEngine::RunOnce() {
   const std::lock_guard lock(mutex_);
   pid_ = -1;
   connection_ = nullptr;
-  stats_past_ = CountedSoFar(stats_past_, CountersOf(stats_));
-  replica_past_.resize(std::max(replica_past_.size(), replica_stats_.size()));
-  for (size_t i = 0; i < replica_stats_.size(); ++i) {
-    replica_past_[i] = CountedSoFar(replica_past_[i], CountersOf(replica_stats_[i]));
-  }
-  replica_stats_.clear();
-  stats_ = {};
+  KeepCounters();
   if (!last_words.empty() && !said_why_) last_reason_ = last_words;
   const bool again = Follows() && status.code() == Code::kUnavailable;  // as it said itself
   if (!info_.has_value() && !first_failure_.has_value() && !again) {
@@ -430,6 +434,52 @@ bool RemoteEngine::RunOnce() {
   }
   changed_.notify_all();
   return ready_seconds >= options_.healthy_after;
+}
+
+// Under mutex_, of a process that has ended.
+void RemoteEngine::KeepCounters() {
+  stats_past_ = CountedSoFar(stats_past_, CountersOf(stats_));
+  replica_past_.resize(std::max(replica_past_.size(), replica_stats_.size()));
+  for (size_t i = 0; i < replica_stats_.size(); ++i) {
+    replica_past_[i] = CountedSoFar(replica_past_[i], CountersOf(replica_stats_[i]));
+  }
+  replica_stats_.clear();
+  stats_ = {};
+}
+
+bool RemoteEngine::RunConnection() {
+  const int fd = options_.coming.take_connection([this] {
+    const std::lock_guard lock(mutex_);
+    return state_ == State::kStopping;
+  });
+  if (fd < 0) return true;
+  const auto connection = std::make_shared<FrameConnection>(fd);
+  {
+    const std::lock_guard lock(mutex_);
+    connection_ = connection;
+    if (state_ == State::kStopping) connection->Shutdown();
+    said_why_ = false;
+  }
+  const Status status =
+      connection->ReadFrames([this](const Frame& frame) { return Handle(frame); });
+  bool stopping = false;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping = state_ == State::kStopping;
+    if (!said_why_) trouble_ = EngineTrouble::kNoPeer;
+    if (!stopping) state_ = State::kDown;
+  }
+  FailOpenRequests(stopping ? "the server is stopping" : kEngineLost);
+  if (!stopping) {
+    BT_LOG(Error, "{} is gone: {}", options_.coming.name,
+           status.ok() ? "its connection has ended" : status.message());
+  }
+  const std::lock_guard lock(mutex_);
+  connection_ = nullptr;
+  // Its counters go on when it comes again, and it does nothing until then.
+  stats_.running = stats_.waiting = 0;
+  stats_.kv_usage = 0;
+  return true;
 }
 
 Status RemoteEngine::Handle(const Frame& frame) {
@@ -449,8 +499,7 @@ Status RemoteEngine::Handle(const Frame& frame) {
     case Message::kReady: {
       const EngineInfo info = DecodeEngineInfo(reader);
       BT_RETURN_IF_ERROR(reader.Finish("engine information"));
-      OnReady(info);
-      return {};
+      return OnReady(info);
     }
     case Message::kFailed: {
       Status why = DecodeStatus(reader);
@@ -460,7 +509,7 @@ Status RemoteEngine::Handle(const Frame& frame) {
       trouble_ = TroubleOf(why);
       said_why_ = true;
       if (Follows() && why.code() == Code::kUnavailable) return why;  // the others may come back
-      if (!info_.has_value()) first_failure_ = why;
+      if (!info_.has_value() && !Comes()) first_failure_ = why;
       if (Follows()) end_ = why;
       return why.ok() ? InvalidArgument("a failure without a reason") : why;
     }
@@ -491,9 +540,16 @@ Status RemoteEngine::Handle(const Frame& frame) {
   }
 }
 
-void RemoteEngine::OnReady(const EngineInfo& info) {
+Status RemoteEngine::OnReady(const EngineInfo& info) {
+  std::string difference;
+  if (Comes()) difference = DifferenceOf(options_.coming.agreed->Agree(info), info);
   const std::lock_guard lock(mutex_);
-  if (!info_.has_value()) {
+  if (!difference.empty()) {
+    difference = "it is not as the other replicas are: " + difference;
+    connection_->Send(static_cast<uint16_t>(Message::kRefused), difference);
+    return InvalidArgument(difference);
+  }
+  if (!info_.has_value() && !Comes()) {
     info_ = info;
     // A process that is started again takes the same memory, whatever is free then.
     config_.kv_cache_bytes = info.kv_cache_bytes;
@@ -508,7 +564,12 @@ void RemoteEngine::OnReady(const EngineInfo& info) {
   trial_step_ = info.longest_step_seconds;
   if (state_ != State::kStopping) state_ = State::kReady;
   changed_.notify_all();
-  if (restarts_ > 0) BT_LOG(Info, "The engine is ready again (pid {})", pid_);
+  if (Comes()) {
+    BT_LOG(Info, "{} is ready{}", options_.coming.name, restarts_ > 0 ? " again" : "");
+  } else if (restarts_ > 0) {
+    BT_LOG(Info, "The engine is ready again (pid {})", pid_);
+  }
+  return {};
 }
 
 void RemoteEngine::OnStep(std::vector<TokenEvent> events) {
@@ -533,6 +594,7 @@ void RemoteEngine::OnStep(std::vector<TokenEvent> events) {
 
 void RemoteEngine::OnStats(ToldStats told) {
   const std::lock_guard lock(mutex_);
+  if (Comes() && told.together.step < stats_.step) KeepCounters();  // another process has come
   stats_ = told.together;
   replica_stats_ = std::move(told.replicas);
 }

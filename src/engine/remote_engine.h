@@ -1,10 +1,12 @@
 #pragma once
 
-// The door's side of an engine process: starts it, speaks to it, and starts it again when it dies.
+// The door's side of an engine in another process: starts it, speaks to it, and starts it again
+// when it dies. One of another node is not started: it comes, and comes again, by itself.
 
 #include <sys/types.h>
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,12 +16,22 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/agreed_info.h"
 #include "engine/carried_things.h"
 #include "engine/engine.h"
 #include "engine/engine_wire.h"
 #include "engine/frame_connection.h"
 
 namespace baltoro {
+
+// Engines of other nodes.
+struct ComingEngine {
+  std::string name;  // for the log: "Replica 2"
+  // Blocks until the engine has come, and returns the connected socket, which the caller owns;
+  // below 0 once `stopped` says so. Empty: this process starts the engine.
+  std::function<int(const std::function<bool()>& stopped)> take_connection;
+  std::shared_ptr<AgreedInfo> agreed;
+};
 
 struct RemoteEngineOptions {
   std::vector<std::string> command;  // program and arguments
@@ -35,11 +47,13 @@ struct RemoteEngineOptions {
   int64_t picture_idle_bytes_max = int64_t{256} << 20;  // kept for the next turn of a talk
   // Of all that the process has not read, likewise.
   int64_t unsent_bytes_max = int64_t{1} << 30;
+  ComingEngine coming = {};
 };
 
 class RemoteEngine final : public Engine {
  public:
-  // Returns when the first process is ready or has said why it cannot be.
+  // Returns when the first process is ready or has said why it cannot be. With an engine that comes
+  // by itself: when it is known what clients are told, whether this one has come or not.
   static Result<std::unique_ptr<Engine>> Start(const EngineConfig& config,
                                                const RemoteEngineOptions& options,
                                                EventSink sink,
@@ -80,6 +94,9 @@ class RemoteEngine final : public Engine {
   void Supervise();
   // One process from start to end. True if it was ready for long enough to be called healthy.
   bool RunOnce();
+  // Likewise of one connection of an engine that comes by itself.
+  bool RunConnection();
+  void KeepCounters();
   Status Handle(const Frame& frame);
   struct Queue {
     int64_t requests = 0, tokens = 0;
@@ -94,7 +111,7 @@ class RemoteEngine final : public Engine {
                               const std::vector<CarriedThing>& things,
                               const std::vector<SharedBytes>& bytes);
   void TellDropped(CarriedThings& account);
-  void OnReady(const EngineInfo& info);
+  Status OnReady(const EngineInfo& info);
   void GiveUpLateStarts();
   void OnStep(std::vector<TokenEvent> events);
   void OnStats(ToldStats told);
@@ -108,6 +125,7 @@ class RemoteEngine final : public Engine {
   EngineTrouble TroubleOf(const Status& said) const;
   // A node that is not the head: without one it has nothing to do.
   bool Follows() const { return config_.node_rank > 0; }
+  bool Comes() const { return options_.coming.take_connection != nullptr; }
   bool Answered() const { return info_.has_value() || first_failure_.has_value() || !end_.ok(); }
 
   EngineConfig config_;  // the supervisor's; kv_cache_bytes is pinned once known

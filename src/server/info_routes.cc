@@ -19,7 +19,20 @@ void Server::Health(HttpRequest /*request*/, Reply reply) {
     const ApiError error = NotServing();
     return reply.Refuse(error, HealthBody(error));
   }
-  reply.Send({.status = 200, .headers = {}, .body = ""});
+  const std::vector<int32_t> missing = MissingReplicas();
+  if (missing.empty()) return reply.Send({.status = 200, .headers = {}, .body = ""});
+  reply.SendJson(Json{{"replicas_missing", missing}}.dump());
+}
+
+// By the numbers that clients know. Each of them is a part of the whole that serves without it.
+std::vector<int32_t> Server::MissingReplicas() const {
+  std::vector<int32_t> missing;
+  int32_t number = config_.first_replica;
+  for (const ReplicaState& replica : engine_.replicas()) {
+    if (!replica.health.ok()) missing.push_back(number);
+    ++number;
+  }
+  return missing;
 }
 
 // An error as anywhere else, and what an operator asks next.

@@ -253,6 +253,7 @@ class Server {
   std::optional<ApiError> ConstrainConversation(const ChatRequest& chat,
                                                 bool reasoning,
                                                 Prepared& out) const;
+  std::vector<int32_t> MissingReplicas() const;
   std::optional<ApiError> ReadReplica(const HttpRequest& request, int32_t& replica) const;
   std::string AnswerId(std::string_view prefix,
                        const HttpRequest& request,

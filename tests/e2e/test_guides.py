@@ -225,7 +225,7 @@ def test_the_launcher_starts_the_template_as_printed(entry, tmp_path):
 
 
 def test_a_rank_that_fails_is_the_exit_code_of_the_launcher(tmp_path):
-    (tmp_path / "run_dp_template.sh").write_text('[ "$4" != 1 ] || exit 3\nexec sleep 60\n')
+    (tmp_path / "run_dp_template.sh").write_text('[ "$4" != 1 ] || exit 3\nexec sleep 1\n')
     ran = run_example("launch_online_dp.py", "--dp-size", "2", "--dp-address", "127.0.0.1", cwd=tmp_path)
     assert ran.returncode == 3 and "rank 1" in ran.stderr
 

@@ -8,7 +8,7 @@ import httpx2 as httpx  # which the client library uses
 import openai
 import pytest
 
-from nodes import SMALL, Cluster, Head, wait_for
+from nodes import SMALL, Cluster, Head, Node, wait_for
 from test_nodes import PROMPTS, QUESTION, ask_all, endless
 
 HEAD, NODE = "10.233.77.1", "10.233.77.2"
@@ -115,3 +115,35 @@ def test_a_pulled_cable_is_noticed_and_a_cable_put_back_is_used(cable, flags):
         cable.set("up")
         wait_for(lambda: health(flags) == 200, 30, "the engine")
         assert client.completions.create(**QUESTION).choices[0].text == before
+
+
+def test_a_replica_behind_a_pulled_cable_is_missed_and_comes_back_loaded(cable, flags):
+    common = [*SMALL, "--cpu-threads", "1", "-dp", "2", "-dpl", "1", "--data-parallel-address", HEAD, "--head-timeout", "60", *flags[:2]]
+    wraps = cable.wraps()
+    node = Node(*common, "--headless", "--data-parallel-start-rank", "1", wrap=wraps[1])
+    head = Head(*common, *flags[2:], wrap=wraps[0])
+    try:
+        assert head.says("Ready: unix socket", 60) and head.says("Replica 1 is ready", 60), head.text() + node.text()
+        client = client_of(flags)
+        there = {"X-data-parallel-rank": "1"}
+        before = client.completions.create(**QUESTION, extra_headers=there).choices[0].text
+        engine = node.engine_pid()
+        stream = iter(client.completions.create(model="pocket", prompt="Hello", max_tokens=3500, stream=True, extra_headers=there,
+                                                extra_body={"ignore_eos": True}))
+        next(stream)
+        pulled = time.monotonic()
+        cable.set("down")
+        with pytest.raises(openai.APIError):
+            for _ in stream:
+                pass
+        assert 5 < time.monotonic() - pulled < 14
+        assert health(flags) == 200 and client.completions.create(**QUESTION).choices[0].text == before
+        assert node.says("is gone; it is looked for again")
+        cable.set("up")
+        assert head.says("Replica 1 is ready again", 30), head.text() + node.text()
+        assert client.completions.create(**QUESTION, extra_headers=there).choices[0].text == before
+        assert node.engine_pid() == engine
+        assert head.stop() == 0 and node.process.wait(10) == 0
+    finally:
+        head.process.kill()
+        node.stop()
