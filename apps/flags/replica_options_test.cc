@@ -61,8 +61,9 @@ TEST(ReplicaOptions, ReplicasThatShareExpertsAreOfOneServerOnAnyNode) {
 }
 
 TEST(ReplicaOptions, TheNodesOfReplicasThatShareExpertsMeetAtTheirAddress) {
-  const std::vector<std::string> args = {"/m", "-dp",        "4",   "-dpl", "2",        "-dpr", "2",
-                                         "--headless", "-ep", "-dpa", "10.0.0.1", "-dpp", "1234"};
+  const std::vector<std::string> args = {"/m",       "-dp",  "4",          "-dpl", "2",
+                                         "-dpr",     "2",    "--headless", "-ep",  "-dpa",
+                                         "10.0.0.1", "-dpp", "1234"};
   const auto parsed = ParseServe(args, {});
   const ServeOptions* const options = std::get_if<ServeOptions>(&parsed);
   ASSERT_NE(options, nullptr);

@@ -131,8 +131,8 @@ Result<PictureAnswer> ChoosePictures(const PictureQuestion& question) {
       std::clamp<int64_t>(question.config.picture_cache_bytes / row_bytes,
                           choice.encoder.tokens_max(choice.patches_max), kRowsMost));
   const int threads = cpu::FindCpuUse(question.config.threads, question.ranks_here).threads;
-  const VisionBytes encoder = VisionEncoder::PlanBytes(
-      choice.encoder, ops, choice.patches_max, threads, PartOf(choice, 0));
+  const VisionBytes encoder =
+      VisionEncoder::PlanBytes(choice.encoder, ops, choice.patches_max, threads, PartOf(choice, 0));
   const PictureMemory::Bytes rows = PictureMemory::PlanBytes(
       choice.encoder, choice.rows, choice.patches_max, SharingOf(choice, 0, nullptr));
   choice.bytes = {.weights = encoder.weights,

@@ -18,7 +18,8 @@ inline constexpr int64_t kPlaceBytes = 20;  // of a picture, in the lists that k
 inline constexpr int64_t kTileBytes = 20;   // of a tile of queries
 inline constexpr int64_t kAlignment = 256;  // of an arena
 inline constexpr int64_t kRowTile = 128;    // of a product
-inline constexpr int64_t kRowStep = 8;  // elements: rows that the copy engine reads are 16-byte aligned
+inline constexpr int64_t kRowStep =
+    8;  // elements: rows that the copy engine reads are 16-byte aligned
 
 inline int64_t RoundUp(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
