@@ -82,6 +82,8 @@ class NodeShare {
       case TensorRole::kNorm:
       case TensorRole::kHead:
         return share.last_stage();
+      case TensorRole::kVision:
+        return share.first_stage();  // where prompts come in
       default:
         return true;  // what is not of a layer may be anybody's
     }

@@ -71,7 +71,7 @@ class NodeFilesTest : public ::testing::Test {
 
 TEST_F(NodeFilesTest, TheHeadHasTheLastStage) {
   EXPECT_THAT(LeftOut({.tensor = 2, .pipeline = 2, .nodes = 2, .node = 0}),
-              ElementsAre("embed", "layer0", "layer1", "layer4"));
+              ElementsAre("embed", "layer0", "layer1", "layer4", "vision"));
   EXPECT_THAT(LeftOut({.tensor = 2, .pipeline = 2, .nodes = 2, .node = 1}),
               ElementsAre("expert7", "head", "layer2", "layer3", "layer4"));
 }
@@ -79,7 +79,7 @@ TEST_F(NodeFilesTest, TheHeadHasTheLastStage) {
 TEST_F(NodeFilesTest, ASharedTableOfWordsIsOnBothEnds) {
   config_.tied_embeddings = true;
   EXPECT_THAT(LeftOut({.pipeline = 2, .nodes = 2, .node = 0}),
-              ElementsAre("layer0", "layer1", "layer4"));
+              ElementsAre("layer0", "layer1", "layer4", "vision"));
 }
 
 TEST_F(NodeFilesTest, TensorRanksReadPartsOfEveryFile) {

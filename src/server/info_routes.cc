@@ -51,7 +51,8 @@ void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
        .held_answers = http_->held_answer_bytes(),
        .log_drops = LogDropsOfProcess(),
        .process = UseOfProcess(),
-       .spans = config_.spans != nullptr ? config_.spans->counts() : SpanCounts{}});
+       .spans = config_.spans != nullptr ? config_.spans->counts() : SpanCounts{},
+       .pictures = pictures_ != nullptr ? pictures_->kept_counts() : PictureCache::Counts{}});
   reply.Send({.status = 200,
               .headers = {},
               .body = metrics_->Scrape(),

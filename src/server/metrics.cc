@@ -86,6 +86,10 @@ struct Metrics::State {
   }
   Follower spans_queue_full = AddDroppedSpans("queue_full");
   Follower spans_undelivered = AddDroppedSpans("undelivered");
+  Follower picture_queries{
+      AddCounter("vllm:mm_cache_queries_total", "Pictures looked up among those decoded before.")};
+  Follower picture_hits{
+      AddCounter("vllm:mm_cache_hits_total", "Pictures found among those decoded before.")};
   LogFollower door_log = AddLog(registry, "APIServer");
   ProcessUse door;  // under update_mutex
 
@@ -148,6 +152,8 @@ void Metrics::UpdateDoor(const DoorStats& stats) {
   state_->spans_exported.Follow(stats.spans.exported);
   state_->spans_queue_full.Follow(stats.spans.queue_full);
   state_->spans_undelivered.Follow(stats.spans.undelivered);
+  state_->picture_queries.Follow(stats.pictures.queries);
+  state_->picture_hits.Follow(stats.pictures.hits);
 }
 
 void Metrics::ObserveHttp(const HttpObservation& seen) {

@@ -11,6 +11,7 @@
 
 #include "engine/engine.h"
 #include "request/request.h"
+#include "server/picture_cache.h"
 #include "server/request_span.h"
 
 namespace baltoro {
@@ -31,6 +32,7 @@ struct DoorStats {
   LogDrops log_drops = {};
   ProcessUse process = {};
   SpanCounts spans = {};
+  PictureCache::Counts pictures = {};
 };
 
 // One finished choice.

@@ -44,6 +44,8 @@ const std::set<std::string> kNames = {
     "vllm:inter_token_latency_seconds histogram",
     "vllm:iteration_tokens_total histogram",
     "vllm:kv_cache_usage_perc gauge",
+    "vllm:mm_cache_hits_total counter",
+    "vllm:mm_cache_queries_total counter",
     "vllm:num_preemptions_total counter",
     "vllm:num_requests_running gauge",
     "vllm:num_requests_waiting gauge",

@@ -6,8 +6,10 @@ namespace baltoro {
 
 std::optional<CutPicture> PictureCache::Find(const std::string& client, const Sha256Digest& file) {
   const std::lock_guard lock(mutex_);
+  ++counts_.queries;
   const auto found = by_name_.find({client, file});
   if (found == by_name_.end()) return std::nullopt;
+  ++counts_.hits;
   entries_.splice(entries_.end(), entries_, found->second);
   return found->second->picture;
 }
@@ -39,6 +41,11 @@ void PictureCache::Put(const std::string& client,
 size_t PictureCache::bytes() const {
   const std::lock_guard lock(mutex_);
   return bytes_;
+}
+
+PictureCache::Counts PictureCache::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
 }
 
 void PictureCache::Drop(Entries::iterator entry, Entries& out) {

@@ -26,6 +26,10 @@ struct CutPicture {
 
 class PictureCache {
  public:
+  struct Counts {
+    uint64_t queries = 0, hits = 0;  // pictures
+  };
+
   explicit PictureCache(size_t bytes_max) : bytes_max_(bytes_max) {}
 
   // `file`: the hash of the picture's file. The bytes of what is found are shared with it.
@@ -33,6 +37,7 @@ class PictureCache {
   // One that is too large for a client is not kept.
   void Put(const std::string& client, const Sha256Digest& file, const CutPicture& picture);
   size_t bytes() const;
+  Counts counts() const;
 
  private:
   using Name = std::pair<std::string, Sha256Digest>;
@@ -54,6 +59,7 @@ class PictureCache {
   std::map<Name, Entries::iterator> by_name_;
   std::map<std::string, size_t> by_client_;  // bytes
   size_t bytes_ = 0;
+  Counts counts_;
 };
 
 }  // namespace baltoro

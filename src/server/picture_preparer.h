@@ -43,6 +43,7 @@ class PicturePreparer {
   const PictureConfig& config() const { return config_; }
   // What requests may hold of config().held_bytes_max, beside what is kept.
   size_t RequestsMax() const;
+  PictureCache::Counts kept_counts() const { return kept_.counts(); }
   // See PictureProcess.
   Status StartDecoder() const { return decoders_.StartOne(); }
 

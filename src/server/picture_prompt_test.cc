@@ -522,6 +522,11 @@ TEST_F(PicturePromptTest, ALaterTurnOfTheSameClientDecodesNothingAgain) {
   const RequestPicture another_key = ask("two", url);
   EXPECT_EQ(another_key.hash, first.hash);
   EXPECT_NE(another_key.pixels.identity(), first.pixels.identity()) << "keys learn of each other";
+  const std::string metrics = Get("/metrics").body;
+  EXPECT_THAT(metrics,
+              HasSubstr("vllm:mm_cache_queries_total{engine=\"0\",model_name=\"pocket\"} 4\n"));
+  EXPECT_THAT(metrics,
+              HasSubstr("vllm:mm_cache_hits_total{engine=\"0\",model_name=\"pocket\"} 1\n"));
 }
 
 TEST_F(PicturePromptTest, StoredPicturesAreSharedAndShownShort) {

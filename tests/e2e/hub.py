@@ -183,7 +183,7 @@ class Hub:
 
 
 def file_per_layer(model):
-    """The files of a checkpoint folder, its weights cut anew: a file a layer, one for what is of none."""
+    """The files of a checkpoint folder, its weights cut anew: a file a layer, others for what is of none."""
     files = {path.name: path.read_bytes() for path in model.iterdir()}
     index = json.loads(files.pop("model.safetensors.index.json"))
     parts = {}
@@ -194,8 +194,9 @@ def file_per_layer(model):
             if name != "__metadata__":
                 begin, end = entry["data_offsets"]
                 layer = re.search(r"layers\.(\d+)\.", name)
-                ends = "embed" if "embed_tokens" in name else "head"
-                part = f"model-{layer.group(1) if layer else ends}.safetensors"
+                sees = name.startswith(("vision_tower.", "mm_projector."))
+                part = "vision" if sees else layer.group(1) if layer else "embed" if "embed_tokens" in name else "head"
+                part = f"model-{part}.safetensors"
                 parts.setdefault(part, []).append((name, entry, data[8 + length + begin:8 + length + end]))
     for part, tensors in parts.items():
         header, at = {}, 0

@@ -438,7 +438,14 @@ def test_a_model_that_sees_answers_by_what_it_sees(seeing, pictures):
     assert done.returncode == 1 and "messages[0].content[0].image_url" in done.stderr and "picture" in done.stderr
 
 
-def test_what_the_server_refuses_ends_no_conversation(seeing, server, home, pictures):
+@pytest.fixture(scope="module")
+def reading():
+    running = Server("--language-model-only")
+    yield running
+    assert running.stop() == 0
+
+
+def test_what_the_server_refuses_ends_no_conversation(seeing, reading, home, pictures):
     person = Person(seeing.url, "--max-tokens", "5", *["--image", f"{pictures}/red.png"] * 3, env=home)
     person.sees(r"\(3 pictures\) > ")
     person.types("What is it?\n")
@@ -449,7 +456,7 @@ def test_what_the_server_refuses_ends_no_conversation(seeing, server, home, pict
     person.sees(r"first token after [\d.]+ s\)")
     person.types("/quit\n")
     assert person.ends() == 0
-    person = Person(server.url, "--max-tokens", "5", "--image", f"{pictures}/red.png", env=home)
+    person = Person(reading.url, "--max-tokens", "5", "--image", f"{pictures}/red.png", env=home)
     person.sees(r"\(1 picture\) > ")
     person.types("What is it?\n")
     person.sees(r"this model reads text only(?s:.*)\(1 picture\) > ")

@@ -39,7 +39,7 @@ def test_text_has_a_line_for_each_check():
 def test_the_pocket_model_is_whole():
     checks = doctor(str(POCKET))
     assert checks["model"]["text"] == str(POCKET)
-    assert checks["weights"]["verdict"] == "ok" and "2 files, 0.03 GB" in checks["weights"]["text"]
+    assert checks["weights"]["verdict"] == "ok" and "3 files, 0.03 GB" in checks["weights"]["text"]
     assert "GB/s" in checks["memory rate"]["text"]
 
 

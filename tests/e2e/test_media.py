@@ -2,9 +2,11 @@
 import base64
 import concurrent.futures
 import http.server
+import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -304,10 +306,14 @@ def test_redirects_can_be_forbidden_and_readers_of_text_have_no_decoder(model, w
             assert running.stop() == 0
 
 
-def test_a_model_of_text_alone_is_not_stopped(folder):
-    running = Server("--allowed-local-media-path", str(folder), "--allowed-media-domains", "*")
+def test_a_model_of_text_alone_is_not_stopped(model, folder, tmp_path):  # noqa: F811
+    shutil.copytree(model, tmp_path / "text")
+    config = json.loads((tmp_path / "text/config.json").read_text())
+    del config["vision_config"]
+    (tmp_path / "text/config.json").write_text(json.dumps(config))
+    running = Server(str(tmp_path / "text"), *SERVE, "--allowed-local-media-path", str(folder), "--allowed-media-domains", "*")
     try:
-        assert running.client().chat.completions.create(model="pocket", max_tokens=3, messages=[{"role": "user", "content": "Hi"}])
+        assert ask(running, TEXT).usage.completion_tokens == 5
         assert decoders(running) == []
     finally:
         assert running.stop() == 0

@@ -505,8 +505,15 @@ def test_pictures_with_the_keyboard_alone(page, seeing):
     assert min(found)[0] >= 4.5, min(found)
 
 
-def test_a_model_that_reads_text_only_gets_no_pictures(page, server):
-    page.open(server)
+@pytest.fixture(scope="module")
+def reading():
+    running = Server("--language-model-only")
+    yield running
+    running.stop()
+
+
+def test_a_model_that_reads_text_only_gets_no_pictures(page, reading):
+    page.open(reading)
     page.wait(lambda: page.text("#health") == "serving", "what the server says of itself")
     for selector in ("#add", "#files", "#picture-limits", "#pictures"):
         assert not page.all(selector)[0].is_displayed()
