@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/log.h"
@@ -19,8 +20,14 @@ namespace {
 // Disks answer faster when several reads are waiting.
 constexpr int kLoadThreadsMin = 4;
 
+// What a picture encoder reads, another time.
+bool IsOfPictures(std::string_view kind) {
+  return kind.starts_with("vision_tower.") || kind.starts_with("mm_projector.");
+}
+
 void LogUnused(const WeightSource& source, const K2Config& config) {
   for (const auto& [kind, count] : source.UnusedKinds(config.layers)) {
+    if (config.multimodal && IsOfPictures(kind)) continue;
     BT_LOG(Warning, "{}: {} tensors {} are not used", source.description(), count, kind);
   }
 }
@@ -76,7 +83,7 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
   }
   BT_ASSIGN_OR_RETURN(model->weights_,
                       LoadWeights(plan, source, ops, threads, options.progress, options.quiet));
-  LogUnused(source, config);
+  if (!options.quiet) LogUnused(source, config);
   const int64_t positions =
       options.positions_max > 0 ? options.positions_max : config.positions_max;
   BT_RETURN_IF_ERROR(model->BuildRopeTable(positions));
