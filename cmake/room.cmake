@@ -1,11 +1,12 @@
 # A room is a folder under src/ with one purpose, built as one static library, declared once:
 #
-#   bt_room(NAME SRCS a.cc ... [TESTS a_test.cc ...] [DEPS room ...] [LIBS external ...])
+#   bt_room(NAME SRCS a.cc ... [TESTS a_test.cc ...] [SLOW b_test.cc ...] [DEPS room ...] [LIBS external ...])
 #
 # DEPS is the whole list of rooms that it may include; tools/check_layers.py, which runs in the tests, refuses any
-# other include. Each test file becomes one executable and one ctest entry.
+# other include. Each test file becomes one executable and one ctest entry. SLOW are tests that take
+# minutes under sanitizers: they have the label slow, and ./test.sh neither builds nor runs them there.
 function(bt_room name)
-  cmake_parse_arguments(ROOM "" "" "SRCS;TESTS;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "SRCS;TESTS;SLOW;DEPS;LIBS" ${ARGN})
   set(target bt_${name})
   if(ROOM_SRCS)
     add_library(${target} STATIC ${ROOM_SRCS})
@@ -23,6 +24,9 @@ function(bt_room name)
   if(BT_TESTS)
     foreach(test ${ROOM_TESTS})
       bt_test(${name} ${test} LINK ${target})
+    endforeach()
+    foreach(test ${ROOM_SLOW})
+      bt_test(${name} ${test} LINK ${target} LABELS slow)
     endforeach()
   endif()
 endfunction()
@@ -47,7 +51,7 @@ add_custom_target(unit_tests)  # all that run without a GPU, and not the program
 function(bt_test room file)
   cmake_parse_arguments(T "" "" "LINK;LABELS" ${ARGN})
   if((BT_TESTS_OF STREQUAL "release" AND NOT room IN_LIST bt_release_rooms AND NOT room IN_LIST bt_both_rooms)
-      OR (BT_TESTS_OF STREQUAL "sanitized" AND room IN_LIST bt_release_rooms))
+      OR (BT_TESTS_OF STREQUAL "sanitized" AND (room IN_LIST bt_release_rooms OR "slow" IN_LIST T_LABELS)))
     return()
   endif()
   get_filename_component(stem ${file} NAME_WE)
@@ -60,4 +64,7 @@ function(bt_test room file)
     add_dependencies(unit_tests ${exe})
   endif()
   set_tests_properties(${room}/${stem} PROPERTIES LABELS "unit;${T_LABELS}" TIMEOUT 600)
+  if("slow" IN_LIST T_LABELS)
+    set_tests_properties(${room}/${stem} PROPERTIES COST 50)  # begun first, by a first run too
+  endif()
 endfunction()
