@@ -268,7 +268,7 @@ void EngineConnection::Events(const std::vector<TokenEvent>& events) {
 }
 
 void EngineConnection::Beat(const EngineStats& stats) {
-  SendMessage(side_->connection(), Message::kStats, ToldStats{.together = stats});
+  SendMessage(side_->connection(), Message::kStats, ToldStats{.together = stats, .replicas = {}});
 }
 
 void EngineConnection::Shutdown() {
