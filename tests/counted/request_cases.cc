@@ -85,7 +85,7 @@ Work ReadResponses(size_t size) {
   body.erase("max_tokens");
   return [body] {
     ResponsesRequest request;
-    const auto error = ReadResponsesRequest(body, Json::array(), request);
+    const auto error = ReadResponsesRequest(body, {}, request);
     BT_CHECK(!error);
     ReadAsChat(request.chat);
   };
