@@ -30,8 +30,9 @@ Status HasNoDoor(const FlagReader& flags) {
 Status WantAddress(const std::string& address) {
   if (!address.empty()) return {};
   return InvalidArgument(
-      "replicas on several nodes need --data-parallel-address on each: the address of the head "
-      "node as the others reach it; 127.0.0.1 where all are on this machine");
+      "replicas on several nodes (--data-parallel-size-local, --data-parallel-start-rank) need "
+      "--data-parallel-address on each: the address of the head node as the others reach it; "
+      "127.0.0.1 where all are on this machine");
 }
 
 // Of replicas that share experts: which node this is.

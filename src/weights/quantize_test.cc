@@ -247,7 +247,7 @@ TEST_F(QuantizeTest, OtherFilesComeAlongAndNothingElse) {
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(
                          "chat_template.jinja", "config.json", "generation_config.json",
                          "model-00001-of-00001.safetensors", "model.safetensors.index.json",
-                         "tiktoken.model", "tokenizer_config.json"));
+                         "preprocessor_config.json", "tiktoken.model", "tokenizer_config.json"));
   EXPECT_EQ(ReadFile(to_ + "/tiktoken.model").value(),
             ReadFile(std::string(kPocket) + "/tiktoken.model").value());
 }
