@@ -49,6 +49,7 @@ def random_model(tmp_path_factory):
     for name in ("tiktoken.model", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(ROOT / "pocket/model" / name, folder)
     config = json.loads((ROOT / "pocket/model/config.json").read_text())
+    del config["vision_config"]
     config["text_config"].update(hidden_size=64, intermediate_size=128, moe_intermediate_size=32, num_hidden_layers=2,
                                  n_routed_experts=4, num_experts_per_tok=2, num_attention_heads=2,
                                  num_key_value_heads=2, q_lora_rank=32, max_position_embeddings=16384)
