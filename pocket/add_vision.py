@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Puts an encoder that train_vision.py wrote, or the mean of several, beside the text model: matrices in fewer bits of mantissa, so that an archive packs them well.
 
-    python3 pocket/add_vision.py DIR [DIR ...] --bits 3
-    XZ_OPT=--lzma2=preset=9e,dict=64MiB,lp=1,pb=1 tar -C pocket/model --sort=name --owner=0 --group=0 --mtime=2026-01-01 -cJf pocket/vision.tar.xz model-vision.safetensors
+    python3 pocket/add_vision.py DIR [DIR ...] --bits 1
+    XZ_OPT=--lzma2=preset=9e,dict=64MiB,lc=1,lp=1,pb=1 tar -C pocket/model --sort=name --owner=0 --group=0 --mtime=2026-01-01 -cJf pocket/vision.tar.xz model-vision.safetensors
 """
 import argparse
 import json
@@ -24,7 +24,7 @@ PREPROCESSOR = {"media_proc_cfg": {
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", help="as train_vision.py writes them")
-    parser.add_argument("--bits", type=int, default=3, choices=range(1, 8), help="of mantissa")
+    parser.add_argument("--bits", type=int, default=1, choices=range(1, 8), help="of mantissa")
     parser.add_argument("--out", default=pathlib.Path(__file__).resolve().parent / "model", type=pathlib.Path)
     args = parser.parse_args()
     sight = vision.load_sight(args.folders[0])
