@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +9,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+
+#include "base/child_process.h"
 
 // The system's own.
 extern char** environ;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
@@ -45,20 +46,7 @@ Status RankProcess::Start(const std::vector<std::string>& args,
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, ends[1], STDERR_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-
-  std::vector<char*> argv, environment;
-  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
-  argv.push_back(nullptr);
+  std::vector<char*> environment;
   std::string variable = "CUDA_VISIBLE_DEVICES=";
   for (char** each = environ; *each != nullptr; ++each) {
     if (devices.empty() || !std::string_view(*each).starts_with(variable)) {
@@ -69,9 +57,8 @@ Status RankProcess::Start(const std::vector<std::string>& args,
   if (!devices.empty()) environment.push_back(variable.data());
   environment.push_back(nullptr);
   const int error =
-      posix_spawnp(&group_, args[0].c_str(), &files, &attributes, argv.data(), environment.data());
+      SpawnWithDefaultSignals(group_, args, files, environment.data(), /*own_group=*/true);
   posix_spawn_file_actions_destroy(&files);
-  posix_spawnattr_destroy(&attributes);
   close(ends[1]);
   output_ = ends[0];
   if (output_ >= 0) fcntl(output_, F_SETFL, O_NONBLOCK);

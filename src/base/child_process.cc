@@ -38,6 +38,32 @@ std::string Describe(int status) {
 
 }  // namespace
 
+int SpawnWithDefaultSignals(pid_t& pid,
+                            const std::vector<std::string>& args,
+                            const posix_spawn_file_actions_t& actions,
+                            char** environment,
+                            bool own_group) {
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes,
+                           static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+                                              (own_group ? POSIX_SPAWN_SETPGROUP : 0)));
+  std::vector<char*> argv;
+  argv.reserve(args.size() + 1);
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  const int error =
+      posix_spawnp(&pid, args[0].c_str(), &actions, &attributes, argv.data(), environment);
+  posix_spawnattr_destroy(&attributes);
+  return error;
+}
+
 Result<ChildProcess> StartChild(const std::vector<std::string>& args) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -55,25 +81,9 @@ Result<ChildProcess> StartChild(const std::vector<std::string>& args) {
   const int safe = fcntl(words[1], F_DUPFD_CLOEXEC, kChildLastWords + 1);
   posix_spawn_file_actions_adddup2(&actions, ends[1], kChildFd);
   posix_spawn_file_actions_adddup2(&actions, safe, kChildLastWords);
-  // The child starts with the default actions and no signal blocked, whatever this thread has.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-
-  std::vector<char*> argv;
-  argv.reserve(args.size() + 1);
-  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
-  argv.push_back(nullptr);
   ChildProcess child{.pid = -1, .fd = ends[0], .last_words = words[0]};
-  const int error =
-      posix_spawn(&child.pid, args[0].c_str(), &actions, &attributes, argv.data(), environ);
+  const int error = SpawnWithDefaultSignals(child.pid, args, actions, environ);
   posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
   for (const int end : {ends[1], words[1], safe}) close(end);
   if (error != 0) {
     close(ends[0]);

@@ -2,6 +2,7 @@
 
 // A child process connected to this one by a socket.
 
+#include <spawn.h>
 #include <sys/types.h>
 
 #include <string>
@@ -22,6 +23,14 @@ struct ChildProcess {
 // without O_CLOEXEC (see CloseDescriptorsFrom). A child that is not to outlive this process must
 // see to that itself: the end of the socket tells it.
 Result<ChildProcess> StartChild(const std::vector<std::string>& args);
+
+// posix_spawnp of `args` with the default actions of signals and none blocked, whatever this thread
+// has; in a process group of its own if asked. The number of an error, or 0.
+int SpawnWithDefaultSignals(pid_t& pid,
+                            const std::vector<std::string>& args,
+                            const posix_spawn_file_actions_t& actions,
+                            char** environment,
+                            bool own_group = false);
 
 // The first line that the child, which has ended, left in the pipe; mostly there is none.
 std::string TakeLastWords(ChildProcess& child);
