@@ -40,17 +40,18 @@ else()
 endif()
 
 # Every test is built by default. ./test.sh, which compiles everything on a machine that has nothing yet, builds most of them
-# once: with BT_TESTS_OF=release those of the first two lists, with BT_TESTS_OF=sanitized all but those of the first, which are
-# numbers of whole models and the folders of the program itself: these are then not compiled a second time.
+# once: with BT_TESTS_OF=release those of the first two lists and the slow ones, with BT_TESTS_OF=sanitized all but those of the
+# first, which are numbers of whole models and the folders of the program itself, and the slow ones.
 set(bt_release_rooms model forms bench_serve chat cli doctor inspect launch pull terminal verify)
-set(bt_both_rooms tensor ops weights vision engine schedule)  # numbers that depend on how the compiler optimises, or long runs
+set(bt_both_rooms tensor ops weights vision schedule)  # numbers that depend on how the compiler optimises, or long runs
 
 add_custom_target(unit_tests)  # all that run without a GPU, and not the program
 
 # bt_test(ROOM FILE_test.cc [LINK targets] [LABELS labels]): one executable, one ctest entry "ROOM/FILE_test".
 function(bt_test room file)
   cmake_parse_arguments(T "" "" "LINK;LABELS" ${ARGN})
-  if((BT_TESTS_OF STREQUAL "release" AND NOT room IN_LIST bt_release_rooms AND NOT room IN_LIST bt_both_rooms)
+  if((BT_TESTS_OF STREQUAL "release" AND NOT room IN_LIST bt_release_rooms AND NOT room IN_LIST bt_both_rooms
+          AND NOT "slow" IN_LIST T_LABELS)
       OR (BT_TESTS_OF STREQUAL "sanitized" AND (room IN_LIST bt_release_rooms OR "slow" IN_LIST T_LABELS)))
     return()
   endif()

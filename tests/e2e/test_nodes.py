@@ -12,7 +12,7 @@ import pytest
 
 from nodes import SMALL, Cluster, Head, Node, alive, free_port, wait_for
 
-REPETITIONS = 20 if os.environ.get("BALTORO_LONG") else 2
+REPETITIONS = 20 if os.environ.get("BALTORO_LONG") else 1
 
 STORY = "A number is a word, and a word is a number. " * 12
 PROMPTS = [STORY + "What is 3 + 4?", STORY + "Who are you?", "Hello", STORY + "What is 3 + 4?", "What is 5 + 2?",

@@ -1,7 +1,8 @@
 """--speculative-config with prompt look-up and with both of the pocket model's drafts: every answer is the one without drafts, to the last digit of its log-probabilities,
-and where text repeats most of it comes from drafts."""
+and where text repeats most of it comes from drafts. BALTORO_LONG=1 tries twice as many kinds of drafts and layouts."""
 import concurrent.futures
 import json
+import os
 import random
 import subprocess
 import urllib.request
@@ -9,6 +10,7 @@ import urllib.request
 import pytest
 from conftest import PROGRAM, ROOT, Server
 
+LONG = os.environ.get("BALTORO_LONG") == "1"
 MODEL = str(ROOT / "pocket/model")
 WORDS = "the sun rose over seven hills and 31 birds sang of rain while we counted 58 stones by the old river".split()
 LIST = "\n".join(f"item {i}: {WORDS[i % len(WORDS)]} {WORDS[i * 7 % len(WORDS)]} {i * 3}" for i in range(12))
@@ -26,6 +28,10 @@ def eagle3(drafts, **more):
 
 def llama(drafts):
     return json.dumps({"method": "eagle3", "model": str(ROOT / "pocket/draft-llama"), "num_speculative_tokens": drafts, "adaptive": False})
+
+
+NARROW = ["--max-num-batched-tokens", "64", "--max-num-seqs", "12"]
+TIGHT = ["--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes"]
 
 
 def post(server, path, body):
@@ -114,20 +120,30 @@ def plain_with():
     return answers
 
 
-@pytest.mark.parametrize("flags", [
-    ["-sc", ngram(1, prompt_lookup_min=2)], ["-sc", ngram(3, prompt_lookup_min=1, prompt_lookup_max=4)],
-    ["-sc", ngram(8, prompt_lookup_min=1), "--dtype", "bfloat16", "--max-num-batched-tokens", "64", "--max-num-seqs", "12"],
-    ["-sc", ngram(4, prompt_lookup_min=1), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "7100000"],
-    ["-sc", ngram(4, prompt_lookup_min=1), "-tp", "2"], ["-sc", ngram(4, prompt_lookup_min=1), "-pp", "2"],
-    ["-sc", eagle3(3)], ["-sc", eagle3(5), "--max-num-batched-tokens", "64", "--max-num-seqs", "12"],
-    ["-sc", eagle3(4), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "7100000"],
-    ["-sc", eagle3(3), "-tp", "2"], ["-sc", eagle3(3, draft_tensor_parallel_size=1), "-tp", "2"], ["-sc", eagle3(2), "-pp", "2"], ["-sc", eagle3(3), "--kv-cache-dtype", "fp8"],
-    ["-sc", eagle3(5, adaptive=True)], ["-sc", ngram(6, prompt_lookup_min=1, adaptive=True), "-pp", "2"],
-    ["-sc", llama(3)], ["-sc", llama(4), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "10100000"],
-    ["-sc", llama(3), "-tp", "2"], ["-sc", llama(3), "--kv-cache-dtype", "fp8"]],
-    ids=["1", "3", "8-narrow", "4-tight", "4-tp2", "4-pp2",
-         "model-3", "model-5-narrow", "model-4-tight", "model-3-tp2", "model-3-tp2-whole", "model-2-pp2", "model-3-fp8",
-         "model-5-adaptive", "6-pp2-adaptive", "llama-3", "llama-4-tight", "llama-3-tp2", "llama-3-fp8"])
+# Name and flags, and whether only BALTORO_LONG=1 runs it.
+KINDS = [
+    ("1", ["-sc", ngram(1, prompt_lookup_min=2)], True),
+    ("3", ["-sc", ngram(3, prompt_lookup_min=1, prompt_lookup_max=4)], True),
+    ("8-narrow", ["-sc", ngram(8, prompt_lookup_min=1), "--dtype", "bfloat16", *NARROW], False),
+    ("4-tight", ["-sc", ngram(4, prompt_lookup_min=1), *TIGHT, "7100000"], False),
+    ("4-tp2", ["-sc", ngram(4, prompt_lookup_min=1), "-tp", "2"], True),
+    ("4-pp2", ["-sc", ngram(4, prompt_lookup_min=1), "-pp", "2"], True),
+    ("6-pp2-adaptive", ["-sc", ngram(6, prompt_lookup_min=1, adaptive=True), "-pp", "2"], False),
+    ("model-3", ["-sc", eagle3(3)], True),
+    ("model-5-narrow", ["-sc", eagle3(5), *NARROW], True),
+    ("model-4-tight", ["-sc", eagle3(4), *TIGHT, "7100000"], False),
+    ("model-3-tp2", ["-sc", eagle3(3), "-tp", "2"], False),
+    ("model-3-tp2-whole", ["-sc", eagle3(3, draft_tensor_parallel_size=1), "-tp", "2"], True),
+    ("model-2-pp2", ["-sc", eagle3(2), "-pp", "2"], False),
+    ("model-3-fp8", ["-sc", eagle3(3), "--kv-cache-dtype", "fp8"], True),
+    ("model-5-adaptive", ["-sc", eagle3(5, adaptive=True)], False),
+    ("llama-3", ["-sc", llama(3)], False),
+    ("llama-4-tight", ["-sc", llama(4), *TIGHT, "10100000"], True),
+    ("llama-3-tp2", ["-sc", llama(3), "-tp", "2"], False),
+    ("llama-3-fp8", ["-sc", llama(3), "--kv-cache-dtype", "fp8"], True)]
+
+
+@pytest.mark.parametrize("flags", [pytest.param(flags, id=name) for name, flags, long in KINDS if LONG or not long])
 def test_every_answer_is_the_one_without(plain, plain_with, flags):
     server = Server(MODEL, "--served-model-name", "pocket", *flags)
     try:
