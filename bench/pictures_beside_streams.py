@@ -4,8 +4,8 @@
     bench/slice_model.py Kimi-K2-Thinking --ranks 8 --out /tmp/slice
     bench/pictures_beside_streams.py --program build/release/apps/baltoro --slice /tmp/slice --side 1024 --rate 8 [-- FLAGS OF SERVE]
 
-The server gets the slice as the text model of a Kimi K2.5 whose encoder has its full size (random weights). With --text the requests have as
-many tokens of text instead of a picture, which is what encoding is to be compared with: their prompts stop streams just so.
+The server gets the slice as the text model of a Kimi K2.5 whose encoder has its full size (random weights). With --text requests come too that
+have as many tokens of text instead of a picture, which is what encoding is to be compared with: their prompts stop streams just so.
 """
 import argparse
 import base64
@@ -92,43 +92,57 @@ def ask(address, body, taken):
     said = answer.read()
     if answer.status != 200:
         print(answer.status, said[:300])
-    taken.append(time.monotonic() - begin)
+    else:
+        taken.append((time.monotonic() - begin, json.loads(said)["usage"]["prompt_tokens"]))
 
 
-def measure(args, address):
-    bodies = []
+def bodies(args, side, text):
     for number in range(args.requests):
-        if args.text:
-            tokens = (-(-args.side // 28)) ** 2
-            content = " ".join(str((number * 7919 + i * 104729) % 10) for i in range(tokens // 2))  # a digit and a blank are two tokens
+        if text:
+            digits = random.Random(number)  # no prompt is the begin of another: the prefix cache knows none
+            tokens = (-(-side // 28)) ** 2
+            content = " ".join(str(digits.randrange(10)) for _ in range(tokens // 2))  # a digit and a blank are two tokens
         else:
-            url = "data:image/png;base64," + base64.b64encode(png(args.side, number)).decode()
+            url = "data:image/png;base64," + base64.b64encode(png(side, number)).decode()
             content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What?"}]
-        bodies.append({"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": content}]})
-    streams, taken = Streams(address, args.streams), []
-    time.sleep(args.seconds)  # what begins together is over
+        yield {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": content}]}
+
+
+def beside(args, address, streams, alone, side, text):
+    asked, taken, threads = list(bodies(args, side, text)), [], []
     begin = time.monotonic()
-    time.sleep(args.seconds)
-    alone = streams.report("alone", begin, time.monotonic())
-    begin, threads = time.monotonic(), []
-    for body in bodies:
+    for body in asked:
         threads.append(threading.Thread(target=ask, args=(address, body, taken)))
         threads[-1].start()
         time.sleep(1 / args.rate)
     for thread in threads:
         thread.join()
     end = time.monotonic()
-    beside = streams.report(f"beside {args.requests} {'texts' if args.text else 'pictures'}", begin, end)
+    p99 = streams.report(f"beside {args.requests} {'texts as long as pictures' if text else 'pictures'} of {side} x {side}", begin, end)
+    if len(taken) < args.requests:
+        sys.exit("not all requests were answered")
+    seconds = sorted(one[0] for one in taken)
+    print(f"  p99 {p99 / alone:.2f} times that alone; prompts of {sum(one[1] for one in taken) / len(taken):.0f} tokens; "
+          f"they took {seconds[len(seconds) // 2]:.2f} s (median), {seconds[-1]:.2f} s (most), together {end - begin:.1f} s", flush=True)
+
+
+def measure(args, address):
+    streams = Streams(address, args.streams)
+    time.sleep(args.seconds)  # what begins together is over
+    begin = time.monotonic()
+    time.sleep(args.seconds)
+    alone = streams.report("alone", begin, time.monotonic())
+    for side in args.side:
+        for text in [False, True][: 1 + args.text]:
+            beside(args, address, streams, alone, side, text)
     streams.stop.set()
-    taken.sort()
-    print(f"p99 {beside / alone:.2f} times that alone; the requests took {taken[len(taken) // 2]:.2f} s (median), {taken[-1]:.2f} s (most), together {end - begin:.1f} s")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
     parser.add_argument("--slice", type=pathlib.Path, required=True, help="as slice_model.py writes it")
-    parser.add_argument("--side", type=int, default=1792, help="pixels")
+    parser.add_argument("--side", type=int, nargs="+", default=[1792], help="pixels; several: one after the other")
     parser.add_argument("--rate", type=float, default=4, help="requests a second")
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--streams", type=int, default=16)

@@ -1,7 +1,7 @@
 // A picture encoder of Kimi K2.5's shape with random weights: a block with its parts, embedding,
 // projector, and what an encoder of 27 blocks comes to.
 //
-//   cuda_vision_bench
+//   cuda_vision_bench [PART OF A NAME OF PICTURES]
 //
 // "floor" is the FLOPs over the rate that a large product reaches, or of attention, if they take
 // longer, its exponentials over 16 for each multiprocessor and clock.
@@ -137,22 +137,42 @@ class VisionBench {
     });
     const int64_t some = std::min<int64_t>(patches, 65536);
     const TensorView middle = rows(some, kBetween);
-    const auto n = static_cast<double>(some);
-    Time("up, GELU", 2 * n * kHidden * kBetween, 0, [&](const OpContext& ctx) {
-      cuda::PictureProduct(ctx, {.out = middle,
-                                 .x = narrow.rows(0, some),
-                                 .w = ViewOf(up_),
-                                 .bias = up_.bias,
-                                 .end = cuda::ProductEnd::kGeluTanh});
-    });
     const TensorView sums(Random(own, some * kHidden * 4), DType::kF32, {some, kHidden});
-    Time("down, added", 2 * n * kHidden * kBetween, 0, [&](const OpContext& ctx) {
-      cuda::PictureProduct(ctx, {.out = sums,
-                                 .x = middle,
-                                 .w = ViewOf(down_),
-                                 .bias = down_.bias,
-                                 .end = cuda::ProductEnd::kAdd});
-    });
+    void* const places = own.Allocate(static_cast<size_t>(some) * 4);
+    Must(CudaMemory().Clear(places, static_cast<size_t>(some) * 4));
+    const TensorView x = narrow.rows(0, some), qk_weights = ViewOf(qkv_).rows(0, 2 * kHidden);
+    Product("q, k, turned", {.out = qk.rows(0, some),
+                             .x = x,
+                             .w = qk_weights,
+                             .bias = qkv_.bias.rows(0, 2 * kHidden),
+                             .end = cuda::ProductEnd::kRotate,
+                             .rotation = {.places = static_cast<const uint32_t*>(places),
+                                          .cos = angles_.as<const float>(),
+                                          .sin = angles_.as<const float>(),
+                                          .head = kHidden / kHeads}});
+    Product("values", {.out = TensorView(values.data, DType::kBf16, {kHidden, some}),
+                       .x = ViewOf(qkv_).rows(2 * kHidden, kHidden),
+                       .w = x,
+                       .bias = qkv_.bias.rows(2 * kHidden, kHidden),
+                       .end = cuda::ProductEnd::kTurned});
+    Product("o, added",
+            {.out = sums, .x = x, .w = ViewOf(o_), .bias = o_.bias, .end = cuda::ProductEnd::kAdd});
+    Product("up, GELU", {.out = middle,
+                         .x = x,
+                         .w = ViewOf(up_),
+                         .bias = up_.bias,
+                         .end = cuda::ProductEnd::kGeluTanh});
+    Product("down, added", {.out = sums,
+                            .x = middle,
+                            .w = ViewOf(down_),
+                            .bias = down_.bias,
+                            .end = cuda::ProductEnd::kAdd});
+  }
+
+  void Product(const char* what, const cuda::PictureProductArgs& args) {
+    const auto m = static_cast<double>(args.x.dim(0)), n = static_cast<double>(args.w.dim(0));
+    Time(what, 2 * m * n * static_cast<double>(args.x.dim(1)), 0,
+         [&](const OpContext& ctx) { cuda::PictureProduct(ctx, args); });
   }
 
   double Time(const char* what,
@@ -214,20 +234,24 @@ class VisionBench {
 }  // namespace
 }  // namespace baltoro::bench
 
-int main() {
+int main(int argc, char** argv) {
   using baltoro::PictureGrid;
   if (baltoro::UsableDeviceCount() == 0) {
     std::printf("no GPU that this build can use\n");
     return 77;
   }
+  const std::string wanted = argc > 1 ? argv[1] : "";
   auto rank = baltoro::cuda::RankState::Create();
   baltoro::bench::Must(rank.status());
   baltoro::bench::VisionBench bench(*rank.value());
-  bench.Run("8 of 1792 x 1792", std::vector<PictureGrid>(8, {1, 128, 128}));
-  bench.Run("1 of 1792 x 1792", {{1, 128, 128}});
-  bench.Run("64 of 224 x 224", std::vector<PictureGrid>(64, {1, 16, 16}));
+  const auto run = [&](const std::string& name, const std::vector<PictureGrid>& grids) {
+    if (name.find(wanted) != name.npos) bench.Run(name, grids);
+  };
+  run("8 of 1792 x 1792", std::vector<PictureGrid>(8, {1, 128, 128}));
+  run("1 of 1792 x 1792", {{1, 128, 128}});
+  run("64 of 224 x 224", std::vector<PictureGrid>(64, {1, 16, 16}));
   std::vector<PictureGrid> mixed;
   for (int i = 0; i < 64; ++i) mixed.push_back({1, 8 + 2 * (i % 9), 8 + 2 * (i % 7)});
-  bench.Run("64 mixed small ones", mixed);
+  run("64 mixed small ones", mixed);
   return 0;
 }

@@ -1,8 +1,12 @@
 // A block has 128 rows of x and 128 of w: a warp fetches 64 columns of both at a time into a ring
 // of three stages, two warpgroups multiply, 64 rows of x each. Two blocks stand on a
-// multiprocessor, so that the end of one is behind the products of the other. Blocks that follow
-// each other share the rows of the longer side: those are read from memory once, the shorter side
-// stays in the L2.
+// multiprocessor, so that the end of one is behind the products of the other. Two blocks that are
+// neighbours along the longer side are a cluster: each fetches half of the rows of the shorter side
+// for both. Clusters that follow each other share the rows of the longer side: those are read from
+// memory once, the shorter side stays in the L2.
+//
+// Sums go through the ring to the end, where a warp has whole rows of the tile: what it reads there
+// it asks for eight rows at a time, and what a column needs it has in registers.
 
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -30,6 +34,11 @@ constexpr int kGroupBytes = 64 * kStep * 2;  // rows of x of a warpgroup
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kSharedBytes = 1024 + kStages * kStageBytes;
+constexpr int kCluster = 2;
+constexpr int kShareRows = kTile / kCluster;  // of the shared operand, that each block fetches
+constexpr int kPitch = (kTile + 8) * 4;  // of a row of sums: half a warp's stores use all banks
+constexpr int kRowsAtOnce = 8;           // of a warp, at the end
+static_assert(kTile * kPitch <= kStages * kStageBytes);
 
 struct Params {
   void* out;
@@ -37,6 +46,8 @@ struct Params {
   const float* bias;
   int rows, n, steps;
   int row_tiles, column_tiles;
+  bool shares_x;  // blocks of a cluster have the same rows of x, else of w
+  bool fours;     // fours of a row of out are aligned
   PictureRotation rotation;
 };
 
@@ -59,53 +70,116 @@ __device__ __forceinline__ float GeluErf(float x) {
   return 0.5f * x * (1 + erff(x * 0.70710678118654752f));
 }
 
-// Two neighbouring sums of row `row`, columns `column` and behind it, of which the second may be
-// beyond the last.
+// Four columns of out, `first` a multiple of four: what they are finished with.
 template <ProductEnd kEnd>
-__device__ __forceinline__ void Finish(
-    const Params& p, int row, uint32_t place, int column, float a, float b) {
-  const bool both = column + 1 < p.n;
-  if constexpr (kEnd == ProductEnd::kTurned) {
-    const float bias = __ldg(p.bias + row);
-    a += bias;
-    b += bias;
-  } else if (both) {
-    const float2 bias = __ldg(reinterpret_cast<const float2*>(p.bias + column));
-    a += bias.x;
-    b += bias.y;
-  } else {
-    a += __ldg(p.bias + column);
+struct Columns {
+  int first;
+  int count;  // of them that there are
+  int angle;  // of kRotate: their entry in a row of the tables
+  float bias[4] = {};
+
+  __device__ __forceinline__ Columns(const Params& p, int column)
+      : first(column), count(min(max(p.n - column, 0), 4)) {
+    if constexpr (kEnd == ProductEnd::kRotate) angle = first % p.rotation.head / 4;
+    if constexpr (kEnd != ProductEnd::kTurned) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i < count) bias[i] = __ldg(p.bias + first + i);
+      }
+    }
   }
-  if constexpr (kEnd == ProductEnd::kRotate) {
-    const int pair = column % p.rotation.head / 2;
-    const uint32_t turns = pair % 2 == 0 ? place & 0xFFFF : place >> 16;
-    const int at = static_cast<int>(turns) * (p.rotation.head / 4) + pair / 2;
-    const float cos = __ldg(p.rotation.cos + at), sin = __ldg(p.rotation.sin + at);
+
+  // What row `row` of an f32 out has there.
+  __device__ __forceinline__ float4 Before(const Params& p, int row) const {
+    const float* const from = static_cast<const float*>(p.out) + row * p.out_stride + first;
+    if (p.fours && count == 4) return *reinterpret_cast<const float4*>(from);
+    float v[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < count) v[i] = from[i];
+    }
+    return make_float4(v[0], v[1], v[2], v[3]);
+  }
+
+  // Writes row `row` of out from its sums, and of kAdd from what was there.
+  __device__ __forceinline__ void Finish(const Params& p, int row, float4 sums, float4 was) const {
+    const float row_bias = kEnd == ProductEnd::kTurned ? __ldg(p.bias + row) : 0;
+    float v[4] = {sums.x, sums.y, sums.z, sums.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] += kEnd == ProductEnd::kTurned ? row_bias : bias[i];
+    if constexpr (kEnd == ProductEnd::kRotate) {
+      const uint32_t place = p.rotation.places[row];
+      Turn(p.rotation, place & 0xFFFF, v[0], v[1]);
+      Turn(p.rotation, place >> 16, v[2], v[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kEnd == ProductEnd::kGeluTanh) v[i] = GeluTanh(v[i]);
+      if constexpr (kEnd == ProductEnd::kGeluErf) v[i] = GeluErf(v[i]);
+    }
+    const int64_t to = row * p.out_stride + first;
+    if constexpr (kEnd == ProductEnd::kStore || kEnd == ProductEnd::kAdd) {
+      const float before[4] = {was.x, was.y, was.z, was.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[i] = kEnd == ProductEnd::kAdd ? before[i] + v[i] : v[i];
+      float* const out = static_cast<float*>(p.out) + to;
+      if (p.fours && count == 4) {
+        *reinterpret_cast<float4*>(out) = make_float4(v[0], v[1], v[2], v[3]);
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i < count) out[i] = v[i];
+      }
+    } else {
+      auto* const out = static_cast<__nv_bfloat16*>(p.out) + to;
+      if (p.fours && count == 4) {
+        *reinterpret_cast<uint2*>(out) = make_uint2(PackBf16(v[0], v[1]), PackBf16(v[2], v[3]));
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i < count) out[i] = __float2bfloat16_rn(v[i]);
+      }
+    }
+  }
+
+ private:
+  // A pair of columns, by what a patch at `place` along one side is turned.
+  __device__ __forceinline__ void Turn(const PictureRotation& rotation,
+                                       uint32_t place,
+                                       float& a,
+                                       float& b) const {
+    const int at = static_cast<int>(place) * (rotation.head / 4) + angle;
+    const float cos = __ldg(rotation.cos + at), sin = __ldg(rotation.sin + at);
     const float turned = a * cos - b * sin;
     b = a * sin + b * cos;
     a = turned;
   }
-  if constexpr (kEnd == ProductEnd::kGeluTanh) a = GeluTanh(a), b = GeluTanh(b);
-  if constexpr (kEnd == ProductEnd::kGeluErf) a = GeluErf(a), b = GeluErf(b);
+};
 
-  const int64_t to = row * p.out_stride + column;
-  if constexpr (kEnd == ProductEnd::kStore || kEnd == ProductEnd::kAdd) {
-    constexpr bool kAdds = kEnd == ProductEnd::kAdd;
-    float* const out = static_cast<float*>(p.out) + to;
-    if (p.out_stride % 2 == 0 && both) {
-      float2 sums = make_float2(a, b);
-      if constexpr (kAdds) {
-        const float2 before = *reinterpret_cast<const float2*>(out);
-        sums = make_float2(before.x + a, before.y + b);
-      }
-      *reinterpret_cast<float2*>(out) = sums;
-    } else {
-      out[0] = kAdds ? out[0] + a : a;
-      if (both) out[1] = kAdds ? out[1] + b : b;
-    }
-  } else {
-    *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(p.out) + to) = PackBf16(a, b);
-  }
+// To block `rank` of the cluster. Only reads of shared memory go before.
+__device__ __forceinline__ void ArriveInBlock(uint32_t barrier, int rank) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(barrier), "r"(rank));
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
+}
+
+// A box to the same place in all blocks of the cluster, told to the same barrier of each.
+__device__ __forceinline__ void CopyBoxToAll(
+    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y) {
+  constexpr uint16_t kAll = (1 << kCluster) - 1;
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(0), "h"(kAll)
+      : "memory");
+}
+
+// Says nothing of what was written; all threads of all blocks call it.
+__device__ __forceinline__ void MeetCluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
 }
 
 __device__ __forceinline__ void Multiply(float (&sums)[64],
@@ -113,6 +187,7 @@ __device__ __forceinline__ void Multiply(float (&sums)[64],
                                          Barriers& barriers,
                                          uint32_t ring) {
   const int group = static_cast<int>(threadIdx.x) / 128;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int i = 0; i < 64; ++i) sums[i] = 0;
   int stage = 0, last = 0;
@@ -132,13 +207,74 @@ __device__ __forceinline__ void Multiply(float (&sums)[64],
     CommitProducts();
     if (s > 0) {
       WaitProducts<1>();
-      if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&barriers.empty[last]));
+      if (lane < kCluster) ArriveInBlock(SharedAddress(&barriers.empty[last]), lane);
       if (++last == kStages) last = 0;
     }
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
   WaitProducts<0>();
   Pin(sums);
+}
+
+// One lane: a block's own rows of the longer side, and its share of the other's.
+__device__ __forceinline__ void Feed(const Params& p,
+                                     const Maps& maps,
+                                     Barriers& barriers,
+                                     uint32_t ring,
+                                     int rank,
+                                     int row_tile,
+                                     int column_tile) {
+  const bool shares_x = p.shares_x;
+  const CUtensorMap* const own = shares_x ? &maps.w : &maps.x;
+  const CUtensorMap* const shared = shares_x ? &maps.x : &maps.w;
+  const int own_row = (shares_x ? column_tile : row_tile) * kTile;
+  const int shared_row = (shares_x ? row_tile : column_tile) * kTile + rank * kShareRows;
+  const uint32_t own_to = ring + (shares_x ? kOperandBytes : 0);
+  const uint32_t shared_to =
+      ring + (shares_x ? 0 : kOperandBytes) + rank * (kOperandBytes / kCluster);
+  int stage = 0;
+  uint32_t parity = 1;
+#pragma unroll 1
+  for (int s = 0; s < p.steps; ++s) {
+    hopper::Wait(SharedAddress(&barriers.empty[stage]), parity);
+    const uint32_t full = SharedAddress(&barriers.full[stage]);
+    ArriveExpecting(full, kStageBytes);
+    CopyBox(own_to + stage * kStageBytes, own, full, s * kStep, own_row, 0);
+    CopyBoxToAll(shared_to + stage * kStageBytes, shared, full, s * kStep, shared_row);
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+}
+
+// By way of `memory`, in which each warp has 16 rows.
+template <ProductEnd kEnd>
+__device__ __forceinline__ void Finish(
+    const Params& p, const float (&sums)[64], unsigned char* memory, int first_row, int column) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned char* const to = memory + lane / 4 * kPitch + lane % 4 * 8;
+#pragma unroll
+  for (int i = 0; i < 64; i += 2) {
+    *reinterpret_cast<float2*>(to + i % 4 / 2 * 8 * kPitch + i / 4 * 32) =
+        make_float2(sums[i], sums[i + 1]);
+  }
+  __syncwarp();
+  const Columns<kEnd> columns(p, column + lane * 4);
+#pragma unroll 1
+  for (int from = 0; from < 16; from += kRowsAtOnce) {
+    float4 before[kRowsAtOnce] = {};
+    if constexpr (kEnd == ProductEnd::kAdd) {
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        const int row = first_row + from + i;
+        if (row < p.rows) before[i] = columns.Before(p, row);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int row = first_row + from + i;
+      const float4 v = *reinterpret_cast<const float4*>(memory + (from + i) * kPitch + lane * 16);
+      if (row < p.rows) columns.Finish(p, row, v, before[i]);
+    }
+  }
 }
 
 template <ProductEnd kEnd>
@@ -150,53 +286,36 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       InitBarrier(SharedAddress(&barriers.full[s]), 1);
-      InitBarrier(SharedAddress(&barriers.empty[s]), kConsumers / 32);
+      InitBarrier(SharedAddress(&barriers.empty[s]), kConsumers / 32 * kCluster);
     }
     FenceBarrierInit();
     PrefetchMap(&maps.x);
     PrefetchMap(&maps.w);
   }
   __syncthreads();
+  MeetCluster();  // behind the fence of the barriers' initialisation
   WaitForPredecessors();
   LetDependentsLaunch();
-  const int block = static_cast<int>(blockIdx.x);
-  const bool x_is_short = kEnd == ProductEnd::kTurned;
-  const int inner = x_is_short ? p.row_tiles : p.column_tiles;
-  const int row_tile = x_is_short ? block % inner : block / inner;
-  const int column_tile = x_is_short ? block / inner : block % inner;
+  const int cluster = static_cast<int>(blockIdx.x) / kCluster;
+  const int rank = static_cast<int>(blockIdx.x) % kCluster;
+  const int shorter = p.shares_x ? p.row_tiles : p.column_tiles;
+  const int along_longer = cluster / shorter * kCluster + rank;
+  const int row_tile = p.shares_x ? cluster % shorter : along_longer;
+  const int column_tile = p.shares_x ? along_longer : cluster % shorter;
   const int warp = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp == kConsumers / 32) {
-    if (threadIdx.x != kConsumers) return;
-    int stage = 0;
-    uint32_t parity = 1;
-#pragma unroll 1
-    for (int s = 0; s < p.steps; ++s) {
-      hopper::Wait(SharedAddress(&barriers.empty[stage]), parity);
-      const uint32_t full = SharedAddress(&barriers.full[stage]);
-      const uint32_t to = ring + stage * kStageBytes;
-      ArriveExpecting(full, kStageBytes);
-      CopyBox(to, &maps.x, full, s * kStep, row_tile * kTile, 0);
-      CopyBox(to + kOperandBytes, &maps.w, full, s * kStep, column_tile * kTile, 0);
-      if (++stage == kStages) stage = 0, parity ^= 1;
-    }
+    if (threadIdx.x == kConsumers) Feed(p, maps, barriers, ring, rank, row_tile, column_tile);
+    __syncwarp();
+    MeetCluster();
     return;
   }
   float sums[64];
   Multiply(sums, p.steps, barriers, ring);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = row_tile * kTile + warp * 16 + lane / 4 + 8 * r;
-    if (row >= p.rows) continue;
-    const uint32_t place = kEnd == ProductEnd::kRotate ? p.rotation.places[row] : 0;
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int column = column_tile * kTile + 8 * i + 2 * (lane % 4);
-      if (column < p.n) {
-        Finish<kEnd>(p, row, place, column, sums[4 * i + 2 * r], sums[4 * i + 2 * r + 1]);
-      }
-    }
-  }
+  NamedSync(1, kConsumers);  // no stage is in use any more
+  Finish<kEnd>(p, sums, raw + (ring - SharedAddress(raw)) + warp * 16 * kPitch,
+               row_tile * kTile + warp * 16, column_tile * kTile);
+  __syncwarp();
+  MeetCluster();  // nobody tells this block anything any more: it may end
 }
 
 using Kernel = void (*)(Params, Maps);
@@ -227,32 +346,38 @@ void PictureProduct(const OpContext& ctx, const PictureProductArgs& args) {
   BT_CHECK(args.x.dtype == DType::kBf16 && args.w.dtype == DType::kBf16 && args.w.dim(1) == k);
   BT_CHECK(args.out.dtype == (wide ? DType::kF32 : DType::kBf16));
   BT_CHECK(args.out.dim(0) == rows && args.out.dim(1) == n);
-  BT_CHECK(wide || args.out.stride[0] % 2 == 0);
   BT_CHECK(args.bias.dim(0) == (args.end == ProductEnd::kTurned ? rows : n));
-  Params p = {.out = args.out.data,
-              .out_stride = args.out.stride[0],
-              .bias = args.bias.as<const float>(),
-              .rows = static_cast<int>(rows),
-              .n = static_cast<int>(n),
-              .steps = static_cast<int>((k + kStep - 1) / kStep),
-              .row_tiles = static_cast<int>((rows + kTile - 1) / kTile),
-              .column_tiles = static_cast<int>((n + kTile - 1) / kTile),
-              .rotation = args.rotation};
+  const auto tiles = [](int64_t count) { return static_cast<int>((count + kTile - 1) / kTile); };
+  const int64_t four_bytes = wide ? 16 : 8;
+  const Params p = {.out = args.out.data,
+                    .out_stride = args.out.stride[0],
+                    .bias = args.bias.as<const float>(),
+                    .rows = static_cast<int>(rows),
+                    .n = static_cast<int>(n),
+                    .steps = static_cast<int>((k + kStep - 1) / kStep),
+                    .row_tiles = tiles(rows),
+                    .column_tiles = tiles(n),
+                    .shares_x = args.end == ProductEnd::kTurned,
+                    .fours = args.out.stride[0] % 4 == 0 &&
+                             reinterpret_cast<uintptr_t>(args.out.data) % four_bytes == 0,
+                    .rotation = args.rotation};
   Maps maps = {};
-  CheckOk(MakeRowsMap(args.x.data, rows, k, args.x.stride[0] * 2, kTile, maps.x));
-  CheckOk(MakeRowsMap(args.w.data, n, k, args.w.stride[0] * 2, kTile, maps.w));
+  CheckOk(MakeRowsMap(args.x.data, rows, k, args.x.stride[0] * 2, p.shares_x ? kShareRows : kTile,
+                      maps.x));
+  CheckOk(MakeRowsMap(args.w.data, n, k, args.w.stride[0] * 2, p.shares_x ? kTile : kShareRows,
+                      maps.w));
   const Kernel kernel = KernelOf(args.end);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
             "picture product");
   Regions reads(RegionOf(args.x), RegionOf(args.w));
   if (args.end == ProductEnd::kAdd) reads.Add(RegionOf(args.out));
   if (args.end == ProductEnd::kRotate) reads.Add(RegionOf(args.rotation.places, rows));
-  // A bf16 row of an odd width has one element more.
-  TensorView written = args.out;
-  written.shape[1] = wide ? n : n + n % 2;
-  const LaunchNote note = WaitsFirst("picture product", RegionOf(written), reads);
-  CheckOk(LaunchOverlapped(note, kernel, dim3(static_cast<unsigned>(p.row_tiles * p.column_tiles)),
-                           dim3(kThreads), kSharedBytes, StreamOf(ctx), 0, p, maps));
+  const LaunchNote note = WaitsFirst("picture product", RegionOf(args.out), reads);
+  const int shorter = p.shares_x ? p.row_tiles : p.column_tiles;
+  const int longer = p.shares_x ? p.column_tiles : p.row_tiles;
+  const int clusters = shorter * ((longer + kCluster - 1) / kCluster);
+  CheckOk(LaunchOverlapped(note, kernel, dim3(static_cast<unsigned>(clusters * kCluster)),
+                           dim3(kThreads), kSharedBytes, StreamOf(ctx), kCluster, p, maps));
 }
 
 }  // namespace baltoro::cuda

@@ -30,8 +30,7 @@ struct PictureRotation {
 };
 
 struct PictureProductArgs {
-  // [rows, n], as ProductEnd says, written; bf16 rows are 4-byte aligned and have room for n
-  // rounded up to even.
+  // [rows, n], as ProductEnd says, written; fastest where rows are aligned to four elements.
   TensorView out;
   TensorView x;     // [rows, k] bf16, rows 16-byte aligned
   TensorView w;     // [n, k] bf16, likewise
