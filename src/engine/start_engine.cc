@@ -276,7 +276,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model)));
-  BT_RETURN_IF_ERROR(CheckExpertGroup(layout, backend.gpu.has_value()));
+  BT_RETURN_IF_ERROR(CheckExpertGroup(layout));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
   if (config.deterministic) {
     BT_RETURN_IF_ERROR(CheckFixedOrder(layout, config.nodes, backend.gpu.has_value()));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "ops/compose/small_ops.h"
 #include "ops/context.h"
 
 namespace baltoro {
@@ -96,15 +97,27 @@ void HostExchange::AddBack(const OpContext&,
   for (size_t i = 0; i < size; ++i) to[i] += sum[i];
 }
 
-void LonelyExchange::Gather(const OpContext&,
+void LonelyExchange::Gather(const OpContext& context,
                             std::span<const Gathered> tensors,
                             std::span<const int64_t> rows) {
+  const bool host = ops_.memory->kind() == DeviceKind::kCpu;
   for (const Gathered& one : tensors) {
-    const std::span<const std::byte> own = BytesOf(one.own);
+    const std::span<std::byte> own = BytesOf(one.own);
     const std::span<std::byte> all = BytesOf(one.all);
     BT_CHECK(all.size() == own.size() * rows.size());
+    // Whatever the type: a copy moves words.
+    constexpr size_t kWord = sizeof(float);
+    const auto words = [&](std::byte* data) {
+      return TensorView(data, DType::kF32, {1, static_cast<int64_t>(own.size() / kWord)});
+    };
     for (size_t i = 0; i < rows.size() && !own.empty(); ++i) {
-      std::memcpy(all.data() + i * own.size(), own.data(), own.size());
+      std::byte* const to = all.data() + i * own.size();
+      if (host) {
+        std::memcpy(to, own.data(), own.size());
+      } else {
+        BT_CHECK(own.size() % kWord == 0);
+        ops_.small->copy(context, words(to), words(own.data()));
+      }
     }
   }
 }
