@@ -38,6 +38,7 @@ GPU_TEST(RanksFailureTest, ARankThatAbortsEndsTheOthers) {
   Findings findings;
   MustJoin(RunRanks(World(ranks), [&](Rank& self) {
     const Buffer x = OnDevice(17 * kHidden * 4);
+    self.Meet();
     QueueSum(self, x, 17);
     self.Wait();
     self.all->arrive_and_wait();
@@ -121,7 +122,7 @@ Status ExchangeOver(int socket,
 
 // What both processes do; the number of things that went wrong. `abort`: rank 1 does so at the end.
 int RunAsProcess(int socket, int rank, bool abort) {
-  if (cudaSetDevice(DeviceOf(rank)) != cudaSuccess) return 1;
+  UseGpuOf(rank);
   GpuRankArgs args = World(2);
   args.rank = rank;
   args.device = DeviceOf(rank);

@@ -1,6 +1,7 @@
 #pragma once
 
-// Ranks as threads of the test, each on a GPU of its own, and ways to disturb them.
+// Ranks as threads of the test, each on a GPU of its own or on a share of the only one, and ways to
+// disturb them.
 
 #include <cuda_runtime_api.h>
 
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "comm/symmetric/joined_ranks.h"
+#include "device/cuda/card_share.h"
 #include "device/cuda/device_info.h"
 #include "ops/cuda/rows/rows_test_support.h"
 #include "support/gpu_test.h"
@@ -31,15 +33,27 @@ using rows_test::Device;
 using rows_test::Must;
 using rows_test::Tensor;
 
-// BALTORO_TEST_SHARE_GPU: ranks lie on one GPU together, which small cases bear.
+// Where there is one GPU, ranks lie on shares of it.
 inline bool SharesGpu() {
-  return std::getenv("BALTORO_TEST_SHARE_GPU") != nullptr;
+  return UsableDeviceCount() == 1;
+}
+inline const std::vector<CardShare>& Shares() {
+  static const std::vector<CardShare> shares = [] {
+    Result<std::vector<CardShare>> made = CardShare::Split(0, 4);
+    if (!made.ok()) std::printf("%s\n", made.status().message().c_str());
+    return made.ok() ? std::move(made).value() : std::vector<CardShare>();
+  }();
+  return shares;
 }
 inline int DeviceOf(int rank) {
   return SharesGpu() ? 0 : rank;
 }
 inline int RanksPossible() {
-  return SharesGpu() ? 4 : UsableDeviceCount();
+  return SharesGpu() ? static_cast<int>(Shares().size()) : UsableDeviceCount();
+}
+// For the calling thread.
+inline void UseGpuOf(int rank) {
+  Must(SharesGpu() ? Shares()[static_cast<size_t>(rank)].Take() : UseDevice(rank));
 }
 
 // The all-gather of ranks that are threads.
@@ -88,9 +102,11 @@ struct Rank {
   }
 };
 
-// As the module does (ops/cuda/module.cc); before anything else of CUDA.
+// As the module does (ops/cuda/module.cc), and for shares (device/cuda/card_share.h); before
+// anything else of CUDA.
 inline void LoadKernelsEarly() {
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
 // `edit` may change the arguments of a rank. `run` is not called on ranks that did not join; what
@@ -104,7 +120,7 @@ inline std::vector<Status> RunRanks(const GpuRankArgs& like,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < like.ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      if (cudaSetDevice(DeviceOf(rank)) != cudaSuccess) std::abort();
+      UseGpuOf(rank);
       Rank self;
       self.rank = rank;
       self.all = &all;
