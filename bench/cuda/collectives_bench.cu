@@ -251,7 +251,7 @@ void Bench(int ranks, const std::vector<int64_t>& row_counts) {
 
 int main(int argc, char** argv) {
   using namespace baltoro::cuda;  // NOLINT
-  ranks_test::LoadKernelsEarly();
+  baltoro::test::UseSharesOfOneCard();
   const int possible = ranks_test::RanksPossible();
   if (possible < 2) {
     std::printf("fewer than 2 GPUs\n");

@@ -87,6 +87,8 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
   const Meeting meeting(args.exchange, args.rank, args.ranks);
   Status well = CheckArgs(args);
   if (well.ok()) well = UseDevice(args.device);
+  const Result<int> card = CardOf(args.device);
+  if (well.ok()) well = card.status();
   BT_ASSIGN_OR_RETURN(const std::vector<Sizes> sizes, meeting.All(well, SizesOf(args)));
   for (const Sizes& other : sizes) {
     if (other != sizes.front()) {
@@ -104,7 +106,7 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
     if (i + 1 < groups.pipeline.size()) near.push_back(groups.pipeline[i + 1]);
   }
   const MemoryPlan plan = PlanMemory(args);
-  BT_ASSIGN_OR_RETURN(PeerWorld world, PeerWorld::Meet(meeting, args.device, plan.bytes,
+  BT_ASSIGN_OR_RETURN(PeerWorld world, PeerWorld::Meet(meeting, card.value(), plan.bytes,
                                                        plan.packets, 0xFF, near, !args.nccl_only));
 
   // Which groups need NCCL; the first rank of a group makes its id.

@@ -570,7 +570,7 @@ GPU_TEST(RanksTest, NcclAddsInGraphs) {
 }  // namespace baltoro::cuda
 
 int main(int argc, char** argv) {
-  baltoro::cuda::ranks_test::LoadKernelsEarly();
+  baltoro::test::UseSharesOfOneCard();
   if (baltoro::cuda::ranks_test::RanksPossible() < 2) {
     std::printf("SKIPPED: fewer than 2 GPUs\n");
     return 77;

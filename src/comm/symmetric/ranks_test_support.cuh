@@ -24,6 +24,7 @@
 #include "device/cuda/card_share.h"
 #include "device/cuda/device_info.h"
 #include "ops/cuda/rows/rows_test_support.h"
+#include "support/card_shares.h"
 #include "support/gpu_test.h"
 #include "tensor/float8.h"
 
@@ -33,27 +34,15 @@ using rows_test::Device;
 using rows_test::Must;
 using rows_test::Tensor;
 
-// Where there is one GPU, ranks lie on shares of it.
+// Where there is one GPU, ranks lie on shares of it, which device numbers mean then.
 inline bool SharesGpu() {
-  return UsableDeviceCount() == 1;
-}
-inline const std::vector<CardShare>& Shares() {
-  static const std::vector<CardShare> shares = [] {
-    Result<std::vector<CardShare>> made = CardShare::Split(0, 4);
-    if (!made.ok()) std::printf("%s\n", made.status().message().c_str());
-    return made.ok() ? std::move(made).value() : std::vector<CardShare>();
-  }();
-  return shares;
-}
-inline int DeviceOf(int rank) {
-  return SharesGpu() ? 0 : rank;
+  const Result<int> shares = SharesAsDevices();
+  return shares.ok() && shares.value() > 0;
 }
 inline int RanksPossible() {
-  return SharesGpu() ? static_cast<int>(Shares().size()) : UsableDeviceCount();
-}
-// For the calling thread.
-inline void UseGpuOf(int rank) {
-  Must(SharesGpu() ? Shares()[static_cast<size_t>(rank)].Take() : UseDevice(rank));
+  const Result<int> shares = SharesAsDevices();
+  if (!shares.ok()) std::printf("%s\n", shares.status().message().c_str());
+  return SharesGpu() ? shares.value() : UsableDeviceCount();
 }
 
 // The all-gather of ranks that are threads.
@@ -102,13 +91,6 @@ struct Rank {
   }
 };
 
-// As the module does (ops/cuda/module.cc), and for shares (device/cuda/card_share.h); before
-// anything else of CUDA.
-inline void LoadKernelsEarly() {
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-}
-
 // `edit` may change the arguments of a rank. `run` is not called on ranks that did not join; what
 // they got instead is returned, by rank.
 inline std::vector<Status> RunRanks(const GpuRankArgs& like,
@@ -120,13 +102,13 @@ inline std::vector<Status> RunRanks(const GpuRankArgs& like,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < like.ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      UseGpuOf(rank);
+      Must(TakeDevice(rank));
       Rank self;
       self.rank = rank;
       self.all = &all;
       GpuRankArgs args = like;
       args.rank = rank;
-      args.device = DeviceOf(rank);
+      args.device = rank;
       args.exchange = [&exchange, rank](std::span<const std::byte> own, std::span<std::byte> to) {
         return exchange(rank, own, to);
       };

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,7 +15,6 @@
 namespace baltoro {
 
 struct CardShare::State {
-  int device = 0;
   int multiprocessors = 0;
   CUcontext context = nullptr;
   CUgreenCtx green = nullptr;
@@ -104,7 +104,7 @@ Result<std::vector<CardShare>> CardShare::Split(int device, int shares) {
   }
   std::vector<CardShare> made;
   for (unsigned i = 0; i < wanted; ++i) {
-    State state{.device = device, .multiprocessors = static_cast<int>(parts[i].sm.smCount)};
+    State state{.multiprocessors = static_cast<int>(parts[i].sm.smCount)};
     CUdevResourceDesc description = nullptr;
     BT_RETURN_IF_ERROR(DriverStatus(driver.describe(&description, &parts[i], 1), "a description"));
     BT_RETURN_IF_ERROR(
@@ -117,10 +117,6 @@ Result<std::vector<CardShare>> CardShare::Split(int device, int shares) {
     made.push_back(CardShare(std::make_shared<const State>(state)));
   }
   return made;
-}
-
-int CardShare::device() const {
-  return state_->device;
 }
 
 int CardShare::multiprocessors() const {
@@ -137,9 +133,46 @@ Status CardShare::Take() const {
   return {};
 }
 
+namespace {
+
+const Result<std::vector<CardShare>>& DeviceShares() {
+  static const Result<std::vector<CardShare>> shares = []() -> Result<std::vector<CardShare>> {
+    const char* const wish = std::getenv("BALTORO_TEST_CARD_SHARES");
+    int cards = 0;
+    if (wish == nullptr || cudaGetDeviceCount(&cards) != cudaSuccess || cards != 1) {
+      return std::vector<CardShare>();
+    }
+    return CardShare::Split(0, std::atoi(wish));
+  }();
+  return shares;
+}
+
+}  // namespace
+
+Result<int> SharesAsDevices() {
+  BT_RETURN_IF_ERROR(DeviceShares().status());
+  return static_cast<int>(DeviceShares().value().size());
+}
+
+Result<int> CardOf(int device) {
+  BT_ASSIGN_OR_RETURN(const int shares, SharesAsDevices());
+  return shares > 0 ? 0 : device;
+}
+
+Status TakeDevice(int device) {
+  BT_ASSIGN_OR_RETURN(const int shares, SharesAsDevices());
+  if (shares == 0) return UseDevice(device);
+  if (device < 0 || device >= shares) {
+    return InvalidArgument("there are " + std::to_string(shares) +
+                           " shares of a GPU, not a number " + std::to_string(device));
+  }
+  return DeviceShares().value()[static_cast<size_t>(device)].Take();
+}
+
 Status UseDevice(int device) {
-  if (share_of_thread && share_of_thread->device() == device) return share_of_thread->Take();
-  BT_CUDA_RETURN_IF_ERROR(cudaSetDevice(device));
+  if (share_of_thread) return share_of_thread->Take();
+  BT_ASSIGN_OR_RETURN(const int card, CardOf(device));
+  BT_CUDA_RETURN_IF_ERROR(cudaSetDevice(card));
   return {};
 }
 
@@ -163,11 +196,9 @@ cudaStream_t StreamForCopies() {
 }
 
 Result<int> MultiprocessorsInUse() {
+  if (share_of_thread) return share_of_thread->multiprocessors();
   int device = 0, count = 0;
   BT_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
-  if (share_of_thread && share_of_thread->device() == device) {
-    return share_of_thread->multiprocessors();
-  }
   BT_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
   return count;
 }

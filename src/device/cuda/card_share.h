@@ -23,10 +23,9 @@ class CardShare {
   // has too few.
   static Result<std::vector<CardShare>> Split(int device, int shares);
 
-  int device() const;
   int multiprocessors() const;
-  // For the calling thread, until it ends: streams and graphs that it makes belong to the share
-  // from here on, and UseDevice(device()) means the share. One thread at a time.
+  // For the calling thread, until it ends or takes another: streams and graphs that it makes belong
+  // to the share from here on, and UseDevice means the share. One thread at a time.
   Status Take() const;
   cudaStream_t copies() const;  // a stream of it, for copies between memories
   // On the thread that has taken it: until all is done that was queued on it.
@@ -38,6 +37,15 @@ class CardShare {
   std::shared_ptr<const State> state_;
 };
 
+// Where BALTORO_TEST_CARD_SHARES is a number and there is one GPU, device numbers mean shares of
+// it: for tests of engines, each of whose ranks has a device. How many there are; 0: numbers mean
+// GPUs. Decided when it is first asked; an error is that of Split.
+Result<int> SharesAsDevices();
+// The GPU that a device number means, or lies on.
+Result<int> CardOf(int device);
+
+// Makes the device the calling thread's; a share is taken.
+Status TakeDevice(int device);
 // Makes the device the calling thread's, or the share of it that the thread has taken.
 Status UseDevice(int device);
 // Until all is done that was queued on the calling thread's device, or on its share.

@@ -2,7 +2,6 @@
 // launched plainly and from graphs.
 
 #include <barrier>
-#include <cstdlib>
 #include <set>
 #include <thread>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "device/cuda/device_info.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/stream.h"
+#include "support/card_shares.h"
 #include "support/gpu_test.h"
 
 namespace baltoro {
@@ -129,7 +129,6 @@ GPU_TEST(CardShareTest, TooManySharesAreRefused) {
 }  // namespace baltoro
 
 int main(int argc, char** argv) {
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  baltoro::test::UseSharesOfOneCard();
   return baltoro::testing::RunGpuCases(argc, argv, baltoro::UsableDeviceCount());
 }
