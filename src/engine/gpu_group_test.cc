@@ -1,5 +1,5 @@
-// Replicas on GPUs that share experts say what one GPU says. Skipped where the GPUs, or the module,
-// are not.
+// Replicas on GPUs that share experts say what one GPU says; where there is one GPU, on shares of
+// it. Skipped where no GPU, or no module, is.
 //
 // BALTORO_TEST_ON_CPU=1 puts ranks on CPUs in the GPUs' place: whether the tests themselves are
 // right can be seen without GPUs.
@@ -18,14 +18,18 @@
 #include "engine/expert_group.h"
 #include "engine/gpu_ranks.h"
 #include "engine/group_team.h"
+#include "engine/rank_team.h"
 #include "engine/testing/model_engine.h"
 #include "engine/testing/tiny_ranks.h"
+#include "support/card_shares.h"
 #include "support/support.h"
 #include "weights/dummy_source.h"
 #include "weights/tensor_names.h"
 
 namespace baltoro {
 namespace {
+
+[[maybe_unused]] const bool kShares = test::UseSharesOfOneCard();
 
 constexpr int32_t kSeqs = 16, kTokens = 256, kBlocks = 128, kModelLen = 1024;
 
@@ -100,7 +104,9 @@ Result<RankParts> MakeRankOf(const Case& one,
                              const std::shared_ptr<ConstraintTable>& table) {
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, Open(link->rank()));
   RankParts parts;
-  if (OnCpu()) {
+  if (layout.ranks() == 1) {
+    // Alone.
+  } else if (OnCpu()) {
     BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
   } else {
     BT_ASSIGN_OR_RETURN(parts.ranks,
@@ -129,15 +135,29 @@ Result<RankParts> MakeRankOf(const Case& one,
   return parts;
 }
 
+Result<std::vector<std::unique_ptr<Executor>>> Executors(const Case& one,
+                                                         const ParallelLayout& layout) {
+  const auto table = std::make_shared<ConstraintTable>();
+  const MakeRank make = [&](Link* link, bool samples) {
+    return MakeRankOf(one, layout, link, samples, table);
+  };
+  std::vector<std::unique_ptr<Executor>> out;
+  if (layout.data > 1) {
+    BT_ASSIGN_OR_RETURN(const std::shared_ptr<GroupTeam> team, GroupTeam::Start(layout, make));
+    return GroupTeam::Members(team);
+  }
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<Executor> team, RankTeam::Start(layout, make));
+  out.push_back(std::move(team));
+  return out;
+}
+
+// Ranks on threads of their own, one rank too: a thread keeps its share of a card.
 class Group {
  public:
   Group(const Case& one, const ParallelLayout& layout) {
-    const auto table = std::make_shared<ConstraintTable>();
-    auto team = GroupTeam::Start(layout, [&](Link* link, bool samples) {
-      return MakeRankOf(one, layout, link, samples, table);
-    });
-    EXPECT_TRUE(team.ok()) << team.status().message();
-    if (!team.ok()) return;
+    auto executors = Executors(one, layout);
+    EXPECT_TRUE(executors.ok()) << executors.status().message();
+    if (!executors.ok()) return;
     EngineConfig config;
     config.max_num_seqs = kSeqs;
     config.max_num_batched_tokens = kTokens;
@@ -149,7 +169,7 @@ class Group {
     info.kv_cache_tokens = kBlocks * kBlockTokens;
     std::vector<std::unique_ptr<LocalEngine>> replicas;
     int32_t number = 0;
-    for (std::unique_ptr<Executor>& member : GroupTeam::Members(team.value())) {
+    for (std::unique_ptr<Executor>& member : executors.value()) {
       replicas.push_back(std::make_unique<LocalEngine>(config, info, std::move(member),
                                                        ExpertGroup::SinkOf(number++, log_.sink())));
     }
@@ -207,17 +227,10 @@ Said Ask(Engine& engine, const std::vector<Request>& requests) {
   return said;
 }
 
-Said OfOne(const Case& one) {
-  auto pool = std::make_unique<ThreadPool>(1);
-  auto model = Load(one, *Open(0).value(), pool.get(), nullptr);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  test::ModelEngine engine({.num_blocks = kBlocks,
-                            .max_num_seqs = kSeqs,
-                            .max_num_batched_tokens = kTokens,
-                            .max_model_len = kModelLen,
-                            .kv = one.kv},
-                           std::move(pool), std::move(model).value());
-  return Ask(engine, Requests(0));
+Said OfOne(Case one) {
+  one.drafts = 0;
+  Group engine(one, {});
+  return engine.ok() ? Ask(engine, Requests(0)) : Said();
 }
 
 void ExpectNear(const Case& one, const Said& got, const Said& want) {
