@@ -187,7 +187,6 @@ class Values {
 struct Scene {
   const char* name;
   Args args;
-  bool on_gpus = true;
 };
 const Scene kScenes[] = {
     {"one rank", {}},
@@ -198,7 +197,7 @@ const Scene kScenes[] = {
     {"two tensor ranks, whole experts", {"-tp", "2", "-ep"}},
     {"two stages", {"-pp", "2"}},
     {"two stages, whole experts", {"-tp", "2", "-pp", "2", "-ep"}},
-    {"replicas that share experts", {"-dp", "4", "-ep"}, /*on_gpus=*/false},
+    {"replicas that share experts", {"-dp", "4", "-ep"}},
     {"head of two nodes", {"-pp", "2", "--nnodes", "2", "--master-addr", "127.0.0.1"}},
     {"second of two nodes",
      {"-pp", "2", "--nnodes", "2", "--node-rank", "1", "--master-addr", "127.0.0.1", "--headless"}},
@@ -238,7 +237,6 @@ TEST(FlagEffectsTest, WhatIsSaidOfAFlagIsWhatItDoes) {
   int acts = 0, idle = 0, refused = 0;
   for (const bool gpu : {false, true}) {
     for (const Scene& scene : kScenes) {
-      if (gpu && !scene.on_gpus) continue;
       Args base = {"m", "--device", gpu ? "cuda" : "cpu"};
       base.insert(base.end(), scene.args.begin(), scene.args.end());
       const Attempt without = Try(base, gpu);

@@ -1,9 +1,12 @@
 // Sums of the ranks' parts, 7168 columns, in a graph of 64 calls: every form of ours, alone and
 // with the norm that follows, and NCCL's, in one run. Ranks are threads, each on a GPU of its own.
 // Floors: bytes that a GPU sends over its links at 450 GB/s, in one shot and in two. `delta +
-// residual + norm` of NCCL is its sum and the kernel add_rms_norm.
+// residual + norm` of NCCL is its sum and the kernel add_rms_norm. Then the same ranks as replicas
+// that share experts: rows of all gathered with the experts that they chose, and parts of sums
+// added back, in both forms and by NCCL. On one GPU ranks lie on shares of it, whose times say
+// little.
 //
-//   cuda_collectives_bench [ranks [rows...]]
+//   cuda_collectives_bench [--replicas] [ranks [rows...]]     --replicas: these alone
 
 #include <algorithm>
 #include <atomic>
@@ -74,6 +77,82 @@ double Microseconds(Rank& self, Shared& shared, const std::function<Status()>& c
   if (self.rank == 0) shared.times.clear();
   self.all->arrive_and_wait();
   return slowest;
+}
+
+// Every replica has as many rows.
+void BenchReplicas(int ranks, const std::vector<int64_t>& row_counts) {
+  constexpr int64_t kChosen = 8;
+  GpuRankArgs world;
+  world.ranks = world.data = ranks;
+  world.rows_max = kRowsMax;
+  world.hidden = kHidden;
+  world.vocab = 163840;
+  world.head_bytes = 64 * 576 * 2;
+  world.expert_row_bytes = kHidden * 2 + kChosen * 8;
+  const bool with_nccl = Nccl::Open().ok() && !SharesGpu();
+  Shared shared;
+  for (const bool nccl : {false, true}) {
+    if (nccl && !with_nccl) continue;
+    world.nccl_only = nccl;
+    MustJoin(RunRanks(world, [&](Rank& self) {
+      const int64_t most = kRowsMax * ranks;
+      const Buffer rows_all = OnDevice(size_t(most * kHidden) * 2),
+                   parts = OnDevice(size_t(most * kHidden) * 4);
+      const Buffer ids_all = OnDevice(size_t(most) * kChosen * 4),
+                   weights_all = OnDevice(size_t(most) * kChosen * 4);
+      const Buffer own = OnDevice(kRowsMax * kHidden * 2), sum = OnDevice(kRowsMax * kHidden * 4);
+      const Buffer ids = OnDevice(kRowsMax * kChosen * 4);
+      const auto say = [&](const char* format, auto... values) {
+        if (self.rank != 0) return;
+        std::printf(format, values...);
+        std::fflush(stdout);
+      };
+      if (nccl) {
+        say("by NCCL\n%6s %8s %8s\n", "rows", "gather", "add");
+      } else {
+        say("%d replicas, us of a call\n%6s %8s %8s %8s %8s %8s %8s %8s\n", ranks, "rows",
+            "gather/p", "gather/c", "gather", "add/p", "add/c", "add", "floor");
+      }
+      for (const int64_t count : row_counts) {
+        const std::vector<int64_t> rows(static_cast<size_t>(ranks), count);
+        const int64_t total = count * ranks;
+        const ExpertExchange::Gathered tensors[] = {
+            {.all = TensorView(rows_all.data(), DType::kBf16, {total, kHidden}),
+             .own = TensorView(own.data(), DType::kBf16, {count, kHidden})},
+            {.all = TensorView(ids_all.data(), DType::kI32, {total, kChosen}),
+             .own = TensorView(ids.data(), DType::kI32, {count, kChosen})},
+            {.all = TensorView(weights_all.data(), DType::kF32, {total, kChosen}),
+             .own = TensorView(ids.data(), DType::kF32, {count, kChosen})}};
+        const auto gather = [&]() -> Status {
+          self.ops->experts()->Gather(self.ctx(), tensors, rows);
+          return {};
+        };
+        const auto add = [&]() -> Status {
+          self.ops->experts()->AddBack(
+              self.ctx(), TensorView(sum.data(), DType::kF32, {count, kHidden}),
+              TensorView(parts.data(), DType::kF32, {total, kHidden}), rows);
+          return {};
+        };
+        say("%6d", static_cast<int>(count));
+        std::vector<std::optional<ExchangeForm>> forms = {{}};
+        if (!nccl) forms = {ExchangeForm::kPackets, ExchangeForm::kChunks, {}};
+        for (const bool adds : {false, true}) {
+          for (const std::optional<ExchangeForm> form : forms) {
+            if (!nccl) self.ops->peer_exchange()->Choose(form);
+            const double us =
+                adds ? Microseconds(self, shared, add) : Microseconds(self, shared, gather);
+            say(" %8.2f", us);
+          }
+        }
+        if (!nccl) {
+          const double bytes = static_cast<double>(count * kHidden) * 2 * (ranks - 1);
+          say(" %8.2f", 1e6 * bytes / kLinkBytesPerSecond);
+        }
+        say("%s", "\n");
+      }
+      Must(self.ops->status());
+    }));
+  }
 }
 
 void Bench(int ranks, const std::vector<int64_t>& row_counts) {
@@ -172,18 +251,22 @@ void Bench(int ranks, const std::vector<int64_t>& row_counts) {
 
 int main(int argc, char** argv) {
   using namespace baltoro::cuda;  // NOLINT
-  ranks_test::LoadKernelsEarly();
+  baltoro::test::UseSharesOfOneCard();
   const int possible = ranks_test::RanksPossible();
   if (possible < 2) {
     std::printf("fewer than 2 GPUs\n");
     return 77;
   }
+  const bool replicas_alone = argc > 1 && std::strcmp(argv[1], "--replicas") == 0;
+  if (replicas_alone) --argc, ++argv;
   std::vector<int64_t> rows;
   for (int i = 2; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
   if (rows.empty()) rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
   const int only = argc > 1 ? std::atoi(argv[1]) : 0;
   for (const int ranks : {2, 4, 8}) {
-    if (ranks <= possible && (only == 0 || only == ranks)) Bench(ranks, rows);
+    if (ranks > possible || (only != 0 && only != ranks)) continue;
+    if (!replicas_alone) Bench(ranks, rows);
+    BenchReplicas(ranks, rows);
   }
   return 0;
 }

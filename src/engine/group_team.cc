@@ -41,6 +41,7 @@ GroupTeam::GroupTeam(const ParallelLayout& layout,
     : layout_(layout),
       nodes_(std::move(nodes)),
       local_(std::move(local)),
+      rows_(layout.data),
       replicas_(static_cast<size_t>(layout.data)),
       thread_([this] { RunSteps(); }) {}
 
@@ -140,11 +141,8 @@ bool GroupTeam::CanBegin() const {
 }
 
 PlanMessages GroupTeam::TakePlans() {
-  std::vector<int64_t> rows;
-  for (const Replica& one : replicas_) {
-    rows.push_back(one.state == State::kPlanned ? one.plan.num_tokens() : 0);
-  }
   PlanMessages messages;
+  std::vector<StepPlan*> plans;
   for (Replica& one : replicas_) {
     auto message = std::make_shared<PlanMessage>();
     message->finished = std::exchange(one.finished, {});
@@ -152,9 +150,10 @@ PlanMessages GroupTeam::TakePlans() {
       message->plan = std::exchange(one.plan, {});
       one.state = State::kComputing;
     }
-    message->plan.group_rows = rows;
+    plans.push_back(&message->plan);
     messages.push_back(std::move(message));
   }
+  rows_.Tell(plans);
   return messages;
 }
 

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "engine/executor.h"
+#include "engine/group_rows.h"
 #include "engine/local_ranks.h"
 #include "engine/node_world.h"
 #include "parallel/layout.h"
@@ -82,6 +83,7 @@ class GroupTeam {
   const std::unique_ptr<LocalRanks> local_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  GroupRows rows_;  // of the team's thread
   // Below: under mutex_.
   std::vector<Replica> replicas_;
   Status failure_;

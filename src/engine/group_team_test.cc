@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -16,6 +17,8 @@
 #include "engine/local_executor.h"
 #include "engine/testing/event_log.h"
 #include "engine/testing/tiny_ranks.h"
+#include "model/host_ranks.h"
+#include "support/far_memory.h"
 
 namespace baltoro {
 namespace {
@@ -26,18 +29,13 @@ class GroupEngine {
  public:
   explicit GroupEngine(const ParallelLayout& layout, int32_t drafts = 0) {
     const auto table = std::make_shared<ConstraintTable>();
-    auto team =
-        GroupTeam::Start(layout, test::TinyRanks(layout, table, {}, CpuOps(DType::kF32), drafts));
-    EXPECT_TRUE(team.ok()) << team.status().message();
-    std::vector<std::unique_ptr<LocalEngine>> replicas;
-    int32_t number = 0;
-    for (std::unique_ptr<Executor>& member : GroupTeam::Members(team.value())) {
-      replicas.push_back(std::make_unique<LocalEngine>(
-          test::TinyConfig(drafts), test::TinyInfo(), std::move(member),
-          ExpertGroup::SinkOf(number++, log_.sink()), std::make_shared<test::ScriptedFactory>(),
-          table));
-    }
-    group_ = std::make_unique<ExpertGroup>(std::move(replicas));
+    Start(layout, test::TinyRanks(layout, table, {}, CpuOps(DType::kF32), drafts), table, drafts);
+  }
+  GroupEngine(const ParallelLayout& layout,
+              const MakeRank& make,
+              const std::shared_ptr<ConstraintTable>& table,
+              int32_t drafts) {
+    Start(layout, make, table, drafts);
   }
 
   // What request i of `requests` gets at replica of(i).
@@ -58,6 +56,23 @@ class GroupEngine {
   ExpertGroup& group() { return *group_; }
 
  private:
+  void Start(const ParallelLayout& layout,
+             const MakeRank& make,
+             const std::shared_ptr<ConstraintTable>& table,
+             int32_t drafts) {
+    auto team = GroupTeam::Start(layout, make);
+    ASSERT_TRUE(team.ok()) << team.status().message();
+    std::vector<std::unique_ptr<LocalEngine>> replicas;
+    int32_t number = 0;
+    for (std::unique_ptr<Executor>& member : GroupTeam::Members(team.value())) {
+      replicas.push_back(std::make_unique<LocalEngine>(
+          test::TinyConfig(drafts), test::TinyInfo(), std::move(member),
+          ExpertGroup::SinkOf(number++, log_.sink()), std::make_shared<test::ScriptedFactory>(),
+          table));
+    }
+    group_ = std::make_unique<ExpertGroup>(std::move(replicas));
+  }
+
   test::EventLog log_;
   std::unique_ptr<ExpertGroup> group_;
 };
@@ -101,6 +116,124 @@ TEST(GroupTeamTest, ReplicasVerifyDraftsAsOneRankDoes) {
   GroupEngine engine({.tensor = 2, .data = 2, .whole_experts = true}, /*drafts=*/3);
   EXPECT_EQ(engine.Answers(requests, [](size_t i) { return i % 2; }), AnswersOfOne(requests));
   EXPECT_GT(engine.group().stats().drafts.accepted_tokens, 0u);
+}
+
+// The rows that replicas exchanged, of all steps.
+class Exchanged {
+ public:
+  void Note(std::span<const int64_t> rows) {
+    const std::lock_guard lock(mutex_);
+    rows_.emplace(rows.begin(), rows.end());
+  }
+  std::set<std::vector<int64_t>> Take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(rows_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::vector<int64_t>> rows_;
+};
+
+class NotingExchange final : public ExpertExchange {
+ public:
+  NotingExchange(ExpertExchange* exchange, Exchanged& exchanged)
+      : exchange_(exchange), exchanged_(exchanged) {}
+  void Gather(const OpContext& context,
+              std::span<const Gathered> tensors,
+              std::span<const int64_t> rows) override {
+    exchanged_.Note(rows);
+    exchange_->Gather(context, tensors, rows);
+  }
+  void AddBack(const OpContext& context,
+               TensorView own,
+               TensorView all,
+               std::span<const int64_t> rows) override {
+    exchange_->AddBack(context, own, all, rows);
+  }
+
+ private:
+  ExpertExchange* const exchange_;
+  Exchanged& exchanged_;
+};
+
+// Ranks on CPUs that pass for ranks on GPUs, which record steps.
+class RecordingRanks final : public RankOps {
+ public:
+  RecordingRanks(std::unique_ptr<HostRanks> ranks, Exchanged& exchanged)
+      : ranks_(std::move(ranks)), experts_(ranks_->experts(), exchanged) {}
+  Status status() const override { return ranks_->status(); }
+  bool recordable() const override { return true; }
+  bool adds_in_order() const override { return true; }
+  ExpertExchange* experts() override { return &experts_; }
+  void Sum(const OpContext& context, TensorView x) override { ranks_->Sum(context, x); }
+  void GatherColumns(const OpContext& context,
+                     TensorView all,
+                     TensorView own,
+                     std::span<const int64_t> widths) override {
+    ranks_->GatherColumns(context, all, own, widths);
+  }
+  void GatherHeads(const OpContext& context, TensorView all, TensorView own) override {
+    ranks_->GatherHeads(context, all, own);
+  }
+  void MergeHeads(const OpContext& context, TensorView a, TensorView b, TensorView c) override {
+    ranks_->MergeHeads(context, a, b, c);
+  }
+  void SendToNextStage(const OpContext&, TensorView) override {}
+  void ReceiveFromStageBefore(const OpContext&, TensorView) override {}
+
+ private:
+  const std::unique_ptr<HostRanks> ranks_;
+  NotingExchange experts_;
+};
+
+// The CPU's operations, as if they were a GPU's; what is recorded is computed each time.
+const OpsTable& FarOps() {
+  static const test::FarMemory memory;
+  static const OpsTable ops = [] {
+    OpsTable table = CpuOps(DType::kF32);
+    table.memory = &memory;
+    table.capture = [](const OpContext&, const std::function<void()>&) {
+      return std::unique_ptr<OpGraph>();
+    };
+    return table;
+  }();
+  return ops;
+}
+
+// Where all replicas go on with answers, they exchange as many rows as each other, idle ones too,
+// as steps that are recorded must; beside a prompt what they have.
+TEST(GroupTeamTest, ReplicasThatRecordStepsMakeThemAlike) {
+  const std::vector<Request> requests = test::MixedRequests();
+  const std::vector<std::vector<TokenId>> one = AnswersOfOne(requests);
+  for (const ParallelLayout& layout :
+       {ParallelLayout{.data = 2, .whole_experts = true},
+        ParallelLayout{.tensor = 2, .decode_context = 2, .data = 2, .whole_experts = true}}) {
+    for (const int32_t drafts : {0, 3}) {
+      SCOPED_TRACE(layout.tensor * 10 + drafts);
+      Exchanged exchanged;
+      const auto table = std::make_shared<ConstraintTable>();
+      const MakeRank make = [&](Link* link, bool samples) -> Result<RankParts> {
+        BT_ASSIGN_OR_RETURN(std::unique_ptr<HostRanks> ranks, HostRanks::Join(link, layout));
+        RankParts parts;
+        parts.ranks = std::make_unique<ModelRanks>(
+            RankShare{layout, PlaceOf(layout, link->rank())},
+            std::make_unique<RecordingRanks>(std::move(ranks), exchanged));
+        BT_ASSIGN_OR_RETURN(parts.worker, test::MakeTinyWorker(parts.ranks.get(), samples, table,
+                                                               {}, FarOps(), drafts));
+        return parts;
+      };
+      GroupEngine engine(layout, make, table, drafts);
+      EXPECT_EQ(engine.Answers(requests, [](size_t i) { return i % 2; }), one);
+      const auto both = exchanged.Take();
+      EXPECT_TRUE(both.contains({8, 8}) || both.contains({4, 4}));
+      EXPECT_TRUE(std::ranges::any_of(both, [](const auto& rows) { return rows[0] != rows[1]; }));
+      EXPECT_EQ(engine.Answers(requests, [](size_t) { return 1; }), one);
+      for (const std::vector<int64_t>& rows : exchanged.Take()) {
+        EXPECT_TRUE(rows[0] == 0 || rows[0] == rows[1]) << rows[0] << " " << rows[1];
+      }
+    }
+  }
 }
 
 TEST(GroupTeamTest, ARequestNamesItsReplica) {
@@ -219,6 +352,54 @@ TEST(GroupTeamTest, OneFailureEndsAll) {
   for (const auto& member : members) EXPECT_FALSE(member->status().ok());
   for (const auto& member : members) member->Rest();
   EXPECT_FALSE(members[2]->Start(PlanOf(1, 1)).ok() && members[2]->Finish().ok());
+}
+
+// Of slot 0, whose prompt has two tokens.
+StepPlan Answering(int32_t sequences, int32_t rows) {
+  StepPlan plan;
+  for (int32_t i = 0; i < sequences; ++i) {
+    plan.sequences.push_back({.slot = SlotId{0},
+                              .first_position = 2,
+                              .token_begin = i * rows,
+                              .token_count = rows,
+                              .sampled_rows = rows,
+                              .pictures = {}});
+  }
+  plan.tokens.resize(static_cast<size_t>(sequences * rows));
+  return plan;
+}
+
+TEST(GroupRowsTest, StepsInWhichAllGoOnWithAnswersAreToldToBeSo) {
+  GroupRows rows(3);
+  const auto tell = [&](std::vector<StepPlan> plans) {
+    rows.Tell(std::vector<StepPlan*>{&plans[0], &plans[1], &plans[2]});
+    for (const StepPlan& plan : plans) {
+      EXPECT_EQ(plan.group_rows, plans[0].group_rows);
+      EXPECT_EQ(plan.group_sequences, plans[0].group_sequences);
+      EXPECT_EQ(plan.group_sequence_rows, plans[0].group_sequence_rows);
+    }
+    return plans[0];
+  };
+  StepPlan prompt = Answering(1, 2);
+  prompt.admitted.resize(1);
+  prompt.admitted[0].prompt = {1, 2};
+  prompt.sequences[0].first_position = 0;
+  prompt.sequences[0].sampled_rows = 1;
+  StepPlan told = tell({prompt, prompt, {}});
+  EXPECT_EQ(told.group_rows, (std::vector<int64_t>{2, 2, 0}));
+  EXPECT_EQ(told.group_sequences, 0);
+  told = tell({Answering(3, 1), Answering(2, 4), {}});
+  EXPECT_EQ(told.group_rows, (std::vector<int64_t>{3, 8, 0}));
+  EXPECT_EQ(told.group_sequences, 3);
+  EXPECT_EQ(told.group_sequence_rows, 4);
+  // One row, and yet the end of a prompt.
+  StepPlan end = Answering(1, 1);
+  end.sequences[0].first_position = 1;
+  EXPECT_EQ(tell({Answering(3, 1), end, {}}).group_sequences, 0);
+  EXPECT_EQ(tell({{}, Answering(2, 1), {}}).group_sequences, 2);
+  StepPlan recomputed = Answering(1, 4);
+  recomputed.sequences[0].sampled_rows = 1;
+  EXPECT_EQ(tell({recomputed, {}, {}}).group_sequences, 0);
 }
 
 }  // namespace

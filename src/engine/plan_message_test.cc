@@ -10,6 +10,8 @@ constexpr StepPlanLimits kLimits{.max_num_seqs = 4, .num_blocks = 8, .vocab = 10
 PlanMessage MakeMessage() {
   PlanMessage message;
   message.plan.group_rows = {0, 2};
+  message.plan.group_sequences = 1;
+  message.plan.group_sequence_rows = 2;
   message.finished.resize(2);
   message.finished[0].step = 3;
   message.finished[0].sequences.resize(1);
@@ -49,8 +51,13 @@ TEST(PlanMessageTest, WhatIsDamagedOrBeyondTheLimitsIsRefused) {
   EXPECT_FALSE(ParseMessages(bytes, {.max_num_seqs = 1, .num_blocks = 8, .vocab = 100}, 1).ok());
   PlanMessage damaged = MakeMessage();
   damaged.plan.group_rows = {-1, 2};
-  EXPECT_FALSE(
-      ParseMessages(SerialiseMessages({std::make_shared<PlanMessage>(damaged)}), kLimits, 1).ok());
+  const auto parses = [](const PlanMessage& one) {
+    return ParseMessages(SerialiseMessages({std::make_shared<PlanMessage>(one)}), kLimits, 1).ok();
+  };
+  EXPECT_FALSE(parses(damaged));
+  damaged = MakeMessage();
+  damaged.plan.group_sequences = 5;
+  EXPECT_FALSE(parses(damaged));
 }
 
 TEST(PlanMessageTest, ResultsOfANodeComeBackAsTheyWere) {

@@ -159,25 +159,33 @@ int32_t Worker::RecordedMax(int32_t rows) const {
 // The first step of a size runs, alone, as it may allocate; the second is recorded and not run, as
 // other ranks may be behind.
 void Worker::RecordStep(int32_t sequences, int32_t rows, int64_t keys) {
+  for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
+    model_->SetStepMode(mode);
+    ForwardEmpty(sequences, rows, keys);
+  }
+  model_->SetStepMode(K2Model::StepMode::kRun);
+}
+
+void Worker::ForwardEmpty(int32_t sequences, int32_t rows, int64_t keys) {
   const EmptyStep empty(sequences, rows, keys);
   std::vector<int32_t> all(empty.zeros.size());
   std::iota(all.begin(), all.end(), 0);
   const std::vector<TensorView> taps = TapsOf(std::ssize(all));
-  for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
-    model_->SetStepMode(mode);
-    arena_.Reset();
-    model_->Forward({.tokens = empty.zeros,
-                     .positions = empty.zeros,
-                     .slots = empty.slots,
-                     .sequences = empty.sequences,
-                     .logits_rows = all,
-                     .override_rows = {},
-                     .embedding_overrides = {},
-                     .tap_layers = config_.tap_layers,
-                     .taps = taps},
-                    layers_, LogitsOf(std::ssize(all)), arena_);
-  }
-  model_->SetStepMode(K2Model::StepMode::kRun);
+  const int32_t replicas = model_->share().layout.data;
+  const std::vector<int64_t> group(static_cast<size_t>(replicas > 1 ? replicas : 0),
+                                   std::ssize(all));
+  arena_.Reset();
+  model_->Forward({.tokens = empty.zeros,
+                   .positions = empty.zeros,
+                   .slots = empty.slots,
+                   .sequences = empty.sequences,
+                   .logits_rows = all,
+                   .override_rows = {},
+                   .embedding_overrides = {},
+                   .tap_layers = config_.tap_layers,
+                   .taps = taps,
+                   .group_rows = group},
+                  layers_, LogitsOf(std::ssize(all)), arena_);
 }
 
 void Worker::RecordSteps() {
@@ -344,11 +352,16 @@ Status Worker::Apply(const StepPlan& plan) {
   return {};
 }
 
-// Its experts, for the rows of the replicas that share them.
+// Its experts, for the rows of the replicas that share them; beside a recorded step of theirs in a
+// step that is recorded too, with as many rows as they have.
 Status Worker::RunForOthers(const StepPlan& plan) {
-  BT_RETURN_IF_ERROR(CheckGroupRows(plan, 0));
-  if (plan.group_rows.empty()) return {};
+  if (plan.group_rows.empty()) return CheckGroupRows(plan, {}, 0);
   const ProfileSpan span("forward", {{{"tokens", 0}}});
+  if (const Evened evened = EvenedGroup(plan); evened.sequences > 0) {
+    ForwardEmpty(evened.sequences, evened.rows, 1);
+    return {};
+  }
+  BT_RETURN_IF_ERROR(CheckGroupRows(plan, plan.group_rows, 0));
   arena_.Reset();
   ForwardBatch nothing;
   nothing.tap_layers = config_.tap_layers;
@@ -360,11 +373,13 @@ Status Worker::RunForOthers(const StepPlan& plan) {
 }
 
 // All ranks of a group exchange what the plans say.
-Status Worker::CheckGroupRows(const StepPlan& plan, int64_t rows) const {
+Status Worker::CheckGroupRows(const StepPlan& plan,
+                              std::span<const int64_t> told,
+                              int64_t rows) const {
   const RankShare& share = model_->share();
   const auto replicas = static_cast<size_t>(share.layout.data > 1 ? share.layout.data : 0);
-  if (plan.group_rows.size() == replicas &&
-      (replicas == 0 || plan.group_rows[static_cast<size_t>(share.place.data)] == rows)) {
+  if (told.size() == replicas &&
+      (replicas == 0 || told[static_cast<size_t>(share.place.data)] == rows)) {
     return {};
   }
   return Status(
@@ -374,7 +389,14 @@ Status Worker::CheckGroupRows(const StepPlan& plan, int64_t rows) const {
 
 Status Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result) {
   Batch batch;
-  batch.rows_each = RowsEach(plan, begin, end);
+  const std::vector<int64_t> group_rows = GroupRowsOf(plan);
+  if (group_rows.empty()) {
+    batch.rows_each = RowsEach(plan, begin, end);
+  } else {
+    const Evened evened = EvenedGroup(plan);
+    batch.rows_each = evened.rows;
+    batch.sequences_all = evened.sequences;
+  }
   for (size_t i = begin; i < end; ++i) {
     const PlannedSequence& planned = plan.sequences[i];
     const Slot& slot = slot_of(planned);
@@ -394,7 +416,7 @@ Status Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, Step
   }
   if (batch.entries.empty()) return RunForOthers(plan);
   Pad(batch);
-  BT_RETURN_IF_ERROR(CheckGroupRows(plan, std::ssize(batch.tokens)));
+  BT_RETURN_IF_ERROR(CheckGroupRows(plan, group_rows, std::ssize(batch.tokens)));
   batch.logits = LogitsOf(static_cast<int64_t>(batch.logits_rows.size()));
 
   // Masks are of this batch, and read its plan: they are made by the time it is left.
@@ -418,7 +440,7 @@ Status Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, Step
                           .embedding_overrides = batch.embedding_overrides,
                           .tap_layers = config_.tap_layers,
                           .taps = taps,
-                          .group_rows = plan.group_rows};
+                          .group_rows = group_rows};
   {
     const ProfileSpan span("forward", {{{"tokens", static_cast<int64_t>(batch.tokens.size())}}});
     model_->Forward(step, layers_, batch.logits, arena_);

@@ -106,11 +106,23 @@ class Worker final : public RankWorker {
   // Has the decode steps of all sizes recorded, where the model records any.
   void RecordSteps();
   void RecordStep(int32_t sequences, int32_t rows, int64_t keys);
+  // A step of so many sequences of as many rows, all of which nobody reads.
+  void ForwardEmpty(int32_t sequences, int32_t rows, int64_t keys);
   // Sequences of `rows` rows each that a recorded step may have.
   int32_t RecordedMax(int32_t rows) const;
+  // Sequences of equally many rows. Empty: a pass is as it is.
+  struct Evened {
+    int32_t sequences = 0, rows = 0;
+  };
+  // Like which recorded step a pass may be made.
+  Evened LikeRecorded(int32_t sequences, int32_t rows) const;
   // Of a pass that may be made like a recorded one: how many rows each of its sequences is to have.
   // 0: of any other.
   int32_t RowsEach(const StepPlan& plan, size_t begin, size_t end) const;
+  // Like which recorded step all replicas of a group make this one.
+  Evened EvenedGroup(const StepPlan& plan) const;
+  // The rows that each replica of a group brings then. Empty: there is one.
+  std::vector<int64_t> GroupRowsOf(const StepPlan& plan) const;
   // Sequences like one that is there, for nobody to read, up to the next size that is recorded.
   void Pad(Batch& batch) const;
   // What stands in place of the embeddings of placeholders.
@@ -138,7 +150,7 @@ class Worker final : public RankWorker {
   // An error where other ranks cannot be reached; model_->ranks() may have another.
   Status RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
   Status RunForOthers(const StepPlan& plan);
-  Status CheckGroupRows(const StepPlan& plan, int64_t rows) const;
+  Status CheckGroupRows(const StepPlan& plan, std::span<const int64_t> told, int64_t rows) const;
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
   void PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const;
   // Another like it, which writes nothing.

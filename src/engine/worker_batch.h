@@ -39,7 +39,8 @@ struct Worker::Batch {
   std::vector<int32_t> override_rows;
   std::vector<TensorView> embedding_overrides;
   int32_t rows_each = 0;  // above 0: every sequence has so many rows, those behind its own unread
-  bool fixed = false;     // of as many rows as all passes over sampled tokens
+  int32_t sequences_all = 0;  // above 0: so many sequences, those behind its own unread
+  bool fixed = false;         // of as many rows as all passes over sampled tokens
 };
 
 }  // namespace baltoro

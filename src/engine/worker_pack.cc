@@ -89,10 +89,29 @@ int32_t Worker::RowsEach(const StepPlan& plan, size_t begin, size_t end) const {
     if (!Decodes(planned) || planned.sampled_rows != planned.token_count) return 0;
     most = std::max(most, planned.token_count);
   }
-  const int32_t rows = GraphSizeFor(recorded_rows_, most);
-  if (rows > recorded_rows_.back()) return 0;
-  const auto count = static_cast<int32_t>(end - begin);
-  return GraphSizeFor(graph_sizes_, count) <= RecordedMax(rows) ? rows : 0;
+  return LikeRecorded(static_cast<int32_t>(end - begin), most).rows;
+}
+
+Worker::Evened Worker::LikeRecorded(int32_t sequences, int32_t rows) const {
+  if (graph_sizes_.empty() || config_.fixed.prompt_chunk > 0) return {};
+  rows = GraphSizeFor(recorded_rows_, rows);
+  sequences = GraphSizeFor(graph_sizes_, sequences);
+  if (rows > recorded_rows_.back() || sequences > RecordedMax(rows)) return {};
+  return {.sequences = sequences, .rows = rows};
+}
+
+Worker::Evened Worker::EvenedGroup(const StepPlan& plan) const {
+  if (plan.group_sequences == 0) return {};
+  const Evened evened = LikeRecorded(plan.group_sequences, plan.group_sequence_rows);
+  // Rows that are there for their number alone would be for nothing.
+  if (evened.sequences > 0 && evened.sequences > graph_sizes_.back()) return {};
+  return evened;
+}
+
+std::vector<int64_t> Worker::GroupRowsOf(const StepPlan& plan) const {
+  const Evened evened = EvenedGroup(plan);
+  if (evened.sequences == 0) return plan.group_rows;
+  return std::vector<int64_t>(plan.group_rows.size(), int64_t{evened.sequences} * evened.rows);
 }
 
 void Worker::TakePictures(const StepPlan& plan, Batch& batch) const {
@@ -113,13 +132,15 @@ void Worker::Pad(Batch& batch) const {
   const auto count = static_cast<int32_t>(batch.sequences.size());
   BT_CHECK(static_cast<int32_t>(batch.tokens.size()) == count * rows);
   BT_CHECK(batch.logits_rows.size() == batch.tokens.size());
-  const int32_t size = batch.fixed ? config_.fixed.decode_rows : GraphSizeFor(graph_sizes_, count);
+  const int32_t size = batch.fixed               ? config_.fixed.decode_rows
+                       : batch.sequences_all > 0 ? batch.sequences_all
+                                                 : GraphSizeFor(graph_sizes_, count);
   // That of the fewest keys costs least; its experts are read anyway.
   AttentionSequence shortest =
       *std::ranges::min_element(batch.sequences, {}, &AttentionSequence::key_count);
   const int32_t like = shortest.query_begin;
   // There may be many such rows beside a long one: a part of the keys is enough for them.
-  if (batch.fixed) {
+  if (batch.fixed || batch.sequences_all > 0) {
     const int32_t part = config_.fixed.key_part_blocks * kBlockTokens;
     shortest.key_count = std::min(shortest.key_count, std::max(part, kBlockTokens));
   }

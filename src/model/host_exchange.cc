@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "ops/compose/small_ops.h"
 #include "ops/context.h"
+#include "ops/group_rows.h"
 
 namespace baltoro {
 namespace {
@@ -15,15 +17,6 @@ namespace {
 std::span<std::byte> BytesOf(const TensorView& x) {
   BT_CHECK(x.contiguous());
   return {static_cast<std::byte*>(x.data), static_cast<size_t>(x.num_elements() * SizeOf(x.dtype))};
-}
-
-int64_t RowBytes(const TensorView& x) {
-  return x.dim(1) * SizeOf(x.dtype);
-}
-
-void Check(const ExpertExchange::Gathered& one, int64_t total, int64_t own) {
-  BT_CHECK(one.all.rank == 2 && one.own.rank == 2 && one.all.dtype == one.own.dtype);
-  BT_CHECK(one.all.dim(0) == total && one.own.dim(0) == own && one.all.dim(1) == one.own.dim(1));
 }
 
 // What comes behind a failure means nothing, but numbers of experts must be some.
@@ -41,11 +34,7 @@ void HostExchange::Gather(const OpContext&,
   BT_CHECK(std::ssize(rows) == peers_->size());
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   const int64_t own_rows = rows[static_cast<size_t>(peers_->rank())];
-  int64_t row_bytes = 0;
-  for (const Gathered& one : tensors) {
-    Check(one, total, own_rows);
-    row_bytes += RowBytes(one.all);
-  }
+  const int64_t row_bytes = CheckGathered(tensors, rows, static_cast<size_t>(peers_->rank()));
   if (!status_.ok()) return Forget(tensors);
   scratch_.Reset();
   const auto room = [&](int64_t bytes) {
@@ -81,9 +70,8 @@ void HostExchange::AddBack(const OpContext&,
                            std::span<const int64_t> rows) {
   if (!status_.ok()) return;
   BT_CHECK(std::ssize(rows) == peers_->size());
-  BT_CHECK(own.dtype == DType::kF32 && own.contiguous() && all.contiguous());
-  Check({.all = all, .own = own}, std::accumulate(rows.begin(), rows.end(), int64_t{0}),
-        rows[static_cast<size_t>(peers_->rank())]);
+  BT_CHECK(own.dtype == DType::kF32 && all.dtype == DType::kF32);
+  CheckAddedBack(own, all, rows, static_cast<size_t>(peers_->rank()));
   scratch_.Reset();
   const auto size = static_cast<size_t>(own.num_elements());
   const std::span<float> sum(scratch_.AllocateArray<float>(size), size);
@@ -96,15 +84,27 @@ void HostExchange::AddBack(const OpContext&,
   for (size_t i = 0; i < size; ++i) to[i] += sum[i];
 }
 
-void LonelyExchange::Gather(const OpContext&,
+void LonelyExchange::Gather(const OpContext& context,
                             std::span<const Gathered> tensors,
                             std::span<const int64_t> rows) {
+  const bool host = ops_.memory->kind() == DeviceKind::kCpu;
   for (const Gathered& one : tensors) {
-    const std::span<const std::byte> own = BytesOf(one.own);
+    const std::span<std::byte> own = BytesOf(one.own);
     const std::span<std::byte> all = BytesOf(one.all);
     BT_CHECK(all.size() == own.size() * rows.size());
+    // Whatever the type: a copy moves words.
+    constexpr size_t kWord = sizeof(float);
+    const auto words = [&](std::byte* data) {
+      return TensorView(data, DType::kF32, {1, static_cast<int64_t>(own.size() / kWord)});
+    };
     for (size_t i = 0; i < rows.size() && !own.empty(); ++i) {
-      std::memcpy(all.data() + i * own.size(), own.data(), own.size());
+      std::byte* const to = all.data() + i * own.size();
+      if (host) {
+        std::memcpy(to, own.data(), own.size());
+      } else {
+        BT_CHECK(own.size() % kWord == 0);
+        ops_.small->copy(context, words(to), words(own.data()));
+      }
     }
   }
 }

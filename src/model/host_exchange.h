@@ -1,6 +1,7 @@
 #pragma once
 
-// ExpertExchange on CPUs: tensors lie in host memory, contexts are not read.
+// ExpertExchange on CPUs: tensors lie in host memory, contexts are not read. And that of a rank
+// whose others are not there, on CPUs and GPUs.
 
 #include <cstdint>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "comm/communicator.h"
 #include "device/buffer.h"
 #include "ops/expert_exchange.h"
+#include "ops/ops.h"
 
 namespace baltoro {
 
@@ -38,6 +40,9 @@ class HostExchange final : public ExpertExchange {
 // that as many are computed as in a step in which all have the most.
 class LonelyExchange final : public ExpertExchange {
  public:
+  // Of these operations' memory; they must outlive it.
+  explicit LonelyExchange(const OpsTable& ops) : ops_(ops) {}
+
   void Gather(const OpContext&,
               std::span<const Gathered> tensors,
               std::span<const int64_t> rows) override;
@@ -47,6 +52,9 @@ class LonelyExchange final : public ExpertExchange {
                std::span<const int64_t> rows) override {
     static_cast<void>(own), static_cast<void>(all), static_cast<void>(rows);
   }
+
+ private:
+  const OpsTable& ops_;
 };
 
 }  // namespace baltoro

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "device/buffer.h"
 #include "model/forward_batch.h"
@@ -162,6 +163,7 @@ class K2Model {
            TensorView logits,
            Arena& arena);
   StepShape ShapeOfStep(int64_t tokens, int64_t logits_rows);
+  void WaitForLastStep();
   // What the operations read beside weights and cache, brought to where they are.
   Inputs Bring(const ForwardBatch& batch, KvForm kv, int64_t blocks_max, Arena& arena);
   // Brings all of brought_ to where operations read it.
@@ -188,7 +190,9 @@ class K2Model {
   ExpertExchange* exchange() {
     if (share_.layout.data == 1) return nullptr;
     const bool alone = mode_ == StepMode::kAlone || ranks_ == nullptr;
-    return alone ? &lonely_exchange_ : ranks_->ops().experts();
+    ExpertExchange* const exchange = alone ? &lonely_exchange_ : ranks_->ops().experts();
+    BT_CHECK(exchange != nullptr);  // or this rank would take its experts for all
+    return exchange;
   }
 
   K2Config config_;

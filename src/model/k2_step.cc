@@ -113,12 +113,16 @@ void K2Model::Run(const ForwardBatch& batch,
     split.sequences = alone;
     return Run(split, layers, cache, logits, arena);
   }
+  // What is recorded exchanges as many rows with each replica; those of a prompt would be others.
+  const bool alike =
+      std::ranges::all_of(batch.group_rows, [tokens](int64_t count) { return count == tokens; });
   const bool repeats =
-      graphs_ && others().recordable() && layers.size() == all_layers_.size() && decodes;
+      graphs_ && others().recordable() && layers.size() == all_layers_.size() && decodes && alike;
   // Room for the longest sequence that can come: where things lie must not change with lengths.
   constexpr int64_t kBlock = KvLayerView::kBlockTokens;
   const int64_t blocks_max = repeats ? (rope_table_.positions + kBlock - 1) / kBlock : 0;
   const Inputs in = Bring(batch, cache[0].form, blocks_max, arena);
+  if (shape.exchange != nullptr) shape.slots = in.row_slots;
   const auto with_experts = std::ranges::find_if(
       weights_.layers, [](const LayerWeights& layer) { return layer.experts_gate_up.n > 0; });
   ExpertsHalfArgs experts;
@@ -156,6 +160,7 @@ void K2Model::ComputeForOthers(const ForwardBatch& batch,
                                std::span<const int32_t> layers,
                                Arena& arena) {
   if (std::ranges::all_of(batch.group_rows, [](int64_t rows) { return rows == 0; })) return;
+  WaitForLastStep();  // nobody reads what this step comes to, and so nobody else would
   StepShape shape = ShapeOfStep(0, 0);
   shape.exchange = exchange();
   shape.group_rows = batch.group_rows;
@@ -171,17 +176,19 @@ bool K2Model::RowsAlone(int64_t rows, int64_t keys, const KvLayerView& cache) {
   return ops_.rows_alone(ShapeOfStep(rows, rows), cache.form, keys);
 }
 
+// What it uploaded has arrived: its staging can be taken back.
+void K2Model::WaitForLastStep() {
+  const Status waited = ops_.wait(Scratch());
+  if (!waited.ok()) BT_LOG(Error, "{}", waited.message());
+  BT_CHECK(waited.ok());
+  staging_.Reset();
+}
+
 K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
                                KvForm kv,
                                int64_t blocks_max,
                                Arena& arena) {
-  if (!batch.follows) {
-    // What the last step uploaded has arrived: its staging can be taken back.
-    const Status waited = ops_.wait(Scratch());
-    if (!waited.ok()) BT_LOG(Error, "{}", waited.message());
-    BT_CHECK(waited.ok());
-    staging_.Reset();
-  }
+  if (!batch.follows) WaitForLastStep();
   const auto tokens = static_cast<int64_t>(batch.positions.size());
   Inputs in;
   brought_.clear();
@@ -216,11 +223,15 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
     slots = own_slots_;
   }
   add(slots, DType::kI64, in.slots);
+  // Where keys are shared, a row whose slot is another rank's is no row that nobody reads.
+  const bool apart = share_.layout.data > 1 && share_.layout.decode_context > 1;
+  if (apart) add(batch.slots, DType::kI64, in.row_slots);
   for (const int32_t row : batch.logits_rows) BT_CHECK(row >= 0 && row < tokens);
   add(batch.logits_rows, DType::kI32, in.logits_rows);
   for (const int32_t row : batch.override_rows) BT_CHECK(row >= 0 && row < tokens);
   if (!batch.override_rows.empty()) add(batch.override_rows, DType::kI32, in.override_rows);
   BringTogether(arena);
+  if (!apart) in.row_slots = in.slots;
   const bool has_heads = config_.has_heads();
   const CacheWidths widths = cache_widths();
   in.attention_plan = ops_.plan_attention(

@@ -12,6 +12,7 @@ namespace baltoro {
 // What the operations read beside weights and cache, where they read it.
 struct K2Model::Inputs {
   TensorView tokens, positions, slots;  // [T]
+  TensorView row_slots;                 // [T]: as of one rank that has all keys
   TensorView logits_rows;               // [rows]
   TensorView override_rows;             // [M]
   std::span<const TensorView> overrides;

@@ -18,10 +18,14 @@ GpuRankArgs RankArgsOf(const K2Config& config,
   args.ranks = layout.ranks();
   args.tensor = layout.tensor;
   args.decode_context = layout.decode_context;
+  args.data = layout.data;
   args.rows_max = tokens_max;
   args.hidden = config.hidden;
   args.vocab = config.vocab;
   args.head_bytes = group_heads * std::max(config.head_dim(), config.value) * SizeOf(act);
+  // Rows of the norm, and the experts that they chose with their weights.
+  args.expert_row_bytes = config.hidden * SizeOf(act) +
+                          config.router.top_k * (SizeOf(DType::kI32) + SizeOf(DType::kF32));
   return args;
 }
 

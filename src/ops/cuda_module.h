@@ -19,6 +19,7 @@ namespace baltoro {
 
 struct GpuInfo {
   std::string name;
+  bool is_share = false;         // of the multiprocessors of a GPU that has all: in tests alone
   int64_t memory_bytes = 0;      // as the driver reports it
   bool launches_overlap = true;  // false: BALTORO_NO_OVERLAP is 1
   int64_t kernel_overrides = 0;  // entries of the file that BALTORO_KERNEL_TABLE names

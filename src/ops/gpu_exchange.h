@@ -44,6 +44,23 @@ struct ExchangeRegion {
   int64_t counters() const { return lanes; }
 };
 
+// Replicas that share experts (expert_exchange.h). Few bytes travel as packets in lanes, of which a
+// warp's last packet guards the others (group_packets.cu); many lie in chunks in the memory of who
+// sends them, until the others have read them. Chunks have two places, used in turn.
+inline constexpr int kGatheredMax = 4;  // tensors of one Gather
+inline constexpr int kGuardedPackets = kLanePackets - 1;
+inline constexpr int64_t kGuardedBytes = int64_t{kGuardedPackets} * kPacketBytes;
+inline constexpr int64_t kPieceBytes = int64_t{16} << 10;        // of a chunk, for one rank
+inline constexpr int64_t kGatherChunkBytes = int64_t{32} << 10;  // for all ranks alike
+struct ChunkRegion {
+  int64_t chunks = 0;  // of a launch
+  int64_t ranks = 0;
+  int64_t chunk_bytes() const { return ranks * kPieceBytes; }
+  int64_t bytes() const { return 2 * chunks * chunk_bytes(); }
+  int64_t counters() const { return chunks; }
+  int64_t flags() const { return chunks * ranks; }
+};
+
 // From one stage to the next: a lane has kPipeDepth places, and the reader says how many uses it is
 // done with (a word for each lane in the writer's memory).
 inline constexpr int64_t kPipeLanes = 1024;
@@ -53,19 +70,25 @@ inline constexpr int64_t kPipeBytes = kPipeLanes * kPipeDepth * kLanePackets * k
 struct MemoryPlan {
   SumRegion sum;
   ExchangeRegion columns, heads;  // of tensor ranks; of context ranks
+  ExchangeRegion group;           // of replicas that share experts
+  ChunkRegion chunks;
 
   // Offsets in bytes. The failure word lies at 0. Before `packets` all is zeros at first, from
   // there on ones.
   size_t sum_counters = 0, columns_counters = 0, heads_counters = 0;
+  size_t group_counters = 0, chunk_counters = 0, chunk_flags = 0;
   size_t sent_counters = 0, received_counters = 0, pipe_done = 0;
   size_t packets = 0;
-  size_t sum_packets = 0, columns_packets = 0, heads_packets = 0, pipe_packets = 0;
+  size_t sum_packets = 0, columns_packets = 0, heads_packets = 0, group_packets = 0;
+  size_t chunk_places = 0, pipe_packets = 0;
   size_t bytes = 0;
 };
 
 // More rows than these are sent in several goes.
 inline constexpr int64_t kRowsOneShot = 64, kRowsOneShotOfTwo = 512, kRowsTwoShot = 1024;
 inline constexpr int64_t kExchangeLanes = 4096;
+inline constexpr int64_t kGroupLanes = 4096;
+inline constexpr int64_t kChunksMost = 512, kChunksLeast = 160;
 
 inline int64_t Quotient(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -96,7 +119,18 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
     const int64_t lanes = Quotient(args.head_bytes / args.decode_context, kPacketBytes);
     plan.heads = {.lanes = ExchangeLanes(lanes, args.rows_max), .ranks = args.decode_context};
   }
-  const bool stages = args.ranks > args.tensor && !args.nccl_only;
+  if (args.data > 1 && args.data <= kPeersMax && !args.nccl_only) {
+    const int64_t row_bytes = std::max(args.expert_row_bytes, args.hidden * 2);
+    const auto lanes = [&](int64_t rows) {
+      return Quotient(rows * row_bytes, kGuardedBytes) + kGatheredMax;
+    };
+    plan.group = {.lanes = std::max(lanes(1), std::min(kGroupLanes, lanes(args.rows_max))),
+                  .ranks = args.data};
+    // A chunk of few rows is cut smaller, so that as many blocks as a GPU runs have one.
+    const int64_t chunks = Quotient(args.rows_max * row_bytes, kPieceBytes) + kGatheredMax;
+    plan.chunks = {.chunks = std::clamp(chunks, kChunksLeast, kChunksMost), .ranks = args.data};
+  }
+  const bool stages = args.ranks > args.tensor * args.data && !args.nccl_only;
 
   size_t at = 256;  // after the failure word
   const auto take = [&at](int64_t bytes) {
@@ -107,6 +141,9 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
   plan.sum_counters = take(plan.sum.counters() * 4);
   plan.columns_counters = take(plan.columns.counters() * 4);
   plan.heads_counters = take(plan.heads.counters() * 4);
+  plan.group_counters = take(plan.group.counters() * 4);
+  plan.chunk_counters = take(plan.chunks.counters() * 4);
+  plan.chunk_flags = take(plan.chunks.flags() * 4);
   plan.sent_counters = take(stages ? kPipeLanes * 4 : 0);
   plan.received_counters = take(stages ? kPipeLanes * 4 : 0);
   plan.pipe_done = take(stages ? kPipeLanes * 4 : 0);
@@ -114,6 +151,8 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
   plan.sum_packets = take(plan.sum.bytes());
   plan.columns_packets = take(plan.columns.bytes());
   plan.heads_packets = take(plan.heads.bytes());
+  plan.group_packets = take(plan.group.bytes());
+  plan.chunk_places = take(plan.chunks.bytes());
   plan.pipe_packets = take(stages ? kPipeBytes : 0);
   plan.bytes = at;
   return plan;

@@ -60,6 +60,10 @@ struct StepShape {
   // this step. A step of no tokens takes part in ExpertsHalf alone.
   ExpertExchange* exchange = nullptr;  // null: this replica has all experts
   std::span<const int64_t> group_rows = {};
+  // Of steps with rows that are there for their number alone: [T] i64, below 0 of a row that nobody
+  // reads. Such a row may be left out of the experts, which are then not read for it. Empty: all
+  // are read.
+  TensorView slots = {};
 };
 
 struct AttentionHalfArgs {

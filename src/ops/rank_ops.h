@@ -102,17 +102,20 @@ class NoRanks : public RankOps {
 using RankExchange =
     std::function<Status(std::span<const std::byte> own, std::span<std::byte> all)>;
 
-// A GPU among others. Ranks of the world are numbered as in parallel/layout.h: rank = stage *
-// tensor + tensor rank.
+// A GPU among others. Ranks of the world are numbered as in parallel/layout.h: rank = (data rank *
+// stages + stage) * tensor + tensor rank.
 struct GpuRankArgs {
   const OpsTable* ops = nullptr;  // of this rank's GPU
   int device = 0;
   int32_t rank = 0, ranks = 1;  // of the world
   int32_t tensor = 1, decode_context = 1;
-  int64_t rows_max = 0;    // T of the largest step
+  int32_t data = 1;        // replicas that share the experts
+  int64_t rows_max = 0;    // T of the largest step of a replica
   int64_t hidden = 0;      // H
   int64_t vocab = 0;       // columns of GatherColumns
   int64_t head_bytes = 0;  // of one row of `all` in GatherHeads, or of `partial`: the larger
+  // Of one row of all that ExpertExchange::Gather is given at a time; read where data > 1.
+  int64_t expert_row_bytes = 0;
   RankExchange exchange;
   int64_t patience_ms = 10'000;  // how long an operation waits for another rank
   bool nccl_only = false;        // also where GPUs reach each other's memory

@@ -98,18 +98,12 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape) {
   return {};
 }
 
-Status CheckExpertGroup(const ParallelLayout& layout, bool gpus) {
+Status CheckExpertGroup(const ParallelLayout& layout) {
   if (layout.data == 1) return {};
   constexpr const char* kApart =
       "leave out --enable-expert-parallel, and each replica has all experts";
   if (!layout.whole_experts) {
     return InvalidArgument("replicas of one engine share whole experts: --enable-expert-parallel");
-  }
-  if (gpus) {
-    return InvalidArgument(fmt::format(
-        "--enable-expert-parallel with --data-parallel-size {}: replicas share experts among ranks "
-        "on CPUs so far, GPUs do not exchange the rows of theirs yet: {}",
-        layout.data, kApart));
   }
   if (layout.pipeline > 1) {
     return InvalidArgument(

@@ -54,9 +54,9 @@ struct LayoutShape {
 // kInvalidArgument: which sizes clash and which flag to change.
 Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape);
 
-// Whether replicas can share experts like that (an expert group); one replica always can. `gpus`: a
-// rank is a GPU. kInvalidArgument: what to leave out.
-Status CheckExpertGroup(const ParallelLayout& layout, bool gpus);
+// Whether replicas can share experts like that (an expert group); one replica always can.
+// kInvalidArgument: what to leave out.
+Status CheckExpertGroup(const ParallelLayout& layout);
 
 // Whether the tensor ranks can each have as many heads of a picture encoder. kInvalidArgument:
 // which flag to change.

@@ -64,19 +64,16 @@ TEST(LayoutTest, AnEncodersHeadsAreDividedOrTheRefusalSaysWhatToDo) {
 }
 
 TEST(LayoutTest, WhatReplicasThatShareExpertsCannotDoYetIsNamed) {
-  const auto said = [](const ParallelLayout& layout, bool gpus) {
-    return CheckExpertGroup(layout, gpus).message();
-  };
+  const auto said = [](const ParallelLayout& layout) { return CheckExpertGroup(layout).message(); };
   const auto has = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };
   const ParallelLayout group{.tensor = 2, .data = 2, .whole_experts = true};
-  EXPECT_EQ(said(group, false), "");
-  EXPECT_EQ(said({.tensor = 8, .pipeline = 2}, true), "") << "one replica";
-  EXPECT_TRUE(has(said(group, true), "GPUs do not exchange"));
-  EXPECT_TRUE(has(said({.data = 2}, false), "--enable-expert-parallel"));
-  EXPECT_TRUE(has(said({.pipeline = 2, .data = 2, .whole_experts = true}, false),
-                  "--pipeline-parallel-size 2"));
+  EXPECT_EQ(said(group), "");
+  EXPECT_EQ(said({.tensor = 8, .pipeline = 2}), "") << "one replica";
+  EXPECT_TRUE(has(said({.data = 2}), "--enable-expert-parallel"));
+  EXPECT_TRUE(
+      has(said({.pipeline = 2, .data = 2, .whole_experts = true}), "--pipeline-parallel-size 2"));
 }
 
 TEST(LayoutTest, EveryCacheBlockHasOnePlace) {

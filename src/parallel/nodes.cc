@@ -32,6 +32,12 @@ Status CheckFixedOrder(const ParallelLayout& layout, int32_t nodes, bool gpus) {
         "on other requests, and with it the order of sums: leave one of the two out");
   }
   if (!gpus) return {};
+  if (layout.data > 1) {
+    return InvalidArgument(
+        "--deterministic: replicas that share experts compute the rows of all together, and how a "
+        "GPU adds up depends on how many there are: leave out --enable-expert-parallel, and each "
+        "replica has all experts");
+  }
   for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
     const int32_t first = rank - rank % layout.tensor;
     if (NodeOfRank(layout, nodes, first) == NodeOfRank(layout, nodes, rank)) continue;

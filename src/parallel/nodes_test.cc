@@ -68,6 +68,9 @@ TEST(NodesTest, AnOrderOfSumsIsPromisedWhereRanksKeepIt) {
   EXPECT_FALSE(refused({.tensor = 8, .pipeline = 2}, 2, true));
   EXPECT_TRUE(refused({.tensor = 8, .pipeline = 2}, 4, true));
   EXPECT_TRUE(refused({.tensor = 16}, 2, true));
+  const ParallelLayout group{.data = 2, .whole_experts = true};
+  EXPECT_TRUE(refused(group, 1, true));
+  EXPECT_FALSE(refused(group, 1, false)) << "a CPU adds up a row whatever is beside it";
   EXPECT_FALSE(refused({.tensor = 16}, 2, false)) << "sums over a network are in the ranks' order";
   EXPECT_TRUE(refused({.tensor = 8, .decode_context = 2}, 1, false));
 }

@@ -37,13 +37,12 @@ constexpr int64_t kExpandedTokens = 8192;
 
 // What ranks bring so that others reach it, to the byte.
 void AddExchange(const K2Config& config, const PlanOptions& o, std::vector<PlanItem>& out) {
-  ParallelLayout replica = o.layout;
-  replica.data = 1;
-  if (replica.ranks() == 1) return;
-  const GpuRankArgs args = RankArgsOf(config, replica, 0, o.max_num_batched_tokens, DType::kBf16);
+  const ParallelLayout& layout = o.layout;
+  if (layout.ranks() == 1) return;
+  const GpuRankArgs args = RankArgsOf(config, layout, 0, o.max_num_batched_tokens, DType::kBf16);
   out.push_back(
       {"exchange of ranks", static_cast<int64_t>(cuda::PlanMemory(args).bytes), "in all steps"});
-  if (replica.pipeline > 1 || replica.tensor > cuda::kPeersMax) {
+  if (layout.pipeline > 1 || std::max(layout.tensor, layout.data) > cuda::kPeersMax) {
     out.push_back({"NCCL", kNcclBytes, "assumed; between nodes"});
   }
 }
@@ -163,10 +162,12 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   std::vector<PlanItem> out;
   out.push_back({"activations", tokens * (per_token + context), fmt::format("{} tokens", tokens)});
   if (o.layout.data > 1) {
-    // As they are computed with, and as they travel: there with what experts chose, back as sums.
+    // As they are computed with, and on CPUs as they travel: there with what experts chose, back as
+    // sums. GPUs have an exchange for that, whatever the step.
     const int64_t there = act * c.hidden + 8 * c.router.top_k, back = 4 * c.hidden;
+    const int64_t travel = group_tokens * there + tokens * std::max(there, back);
     out.push_back({"rows of other replicas",
-                   group_tokens * (2 * there + back) + tokens * std::max(there, back),
+                   group_tokens * (there + back) + (o.device.gpu ? 0 : travel),
                    fmt::format("{} tokens of {} replicas", group_tokens, o.layout.data)});
   }
   out.push_back({"rows of the last layer", logits_rows * 8 * c.hidden, ""});

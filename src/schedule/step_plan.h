@@ -103,6 +103,9 @@ struct StepPlan {
   // Of replicas that share experts: the tokens of each one's plan for this step, those of this one
   // among them. Such a plan may be empty: then it is for the others. Empty: there is one replica.
   std::vector<int64_t> group_rows = {};
+  // Where all these plans do nothing but go on with answers: the most sequences that one of them
+  // has, and the most rows that a sequence has. Else 0.
+  int32_t group_sequences = 0, group_sequence_rows = 0;
 
   bool empty() const { return sequences.empty() && encodes.empty() && admitted.empty(); }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }

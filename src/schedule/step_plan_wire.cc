@@ -185,6 +185,10 @@ Status Check(const StepPlan& plan, const StepPlanLimits& limits) {
   if (!std::ranges::all_of(plan.group_rows, [](int64_t rows) { return rows >= 0; })) {
     return InvalidArgument("step plan: a number of rows below 0");
   }
+  if (plan.group_sequences < 0 || plan.group_sequences > limits.max_num_seqs ||
+      plan.group_sequence_rows < 0 || plan.group_sequence_rows > 1 + kDraftsMax) {
+    return InvalidArgument("step plan: sequences of a group out of range");
+  }
   for (const AdmittedSequence& admitted : plan.admitted) {
     if (!IsValid(admitted, limits)) {
       return InvalidArgument("step plan: an admitted sequence with a value out of range");
@@ -220,6 +224,8 @@ std::string SerialisePlan(const StepPlan& plan) {
   PutIds(writer, plan.new_blocks);
   writer.Put(plan.drafts_wanted);
   writer.PutArray<int64_t>(plan.group_rows);
+  writer.Put(plan.group_sequences);
+  writer.Put(plan.group_sequence_rows);
   return writer.Take();
 }
 
@@ -239,6 +245,8 @@ Result<StepPlan> ParsePlan(std::string_view bytes, const StepPlanLimits& limits)
   plan.new_blocks = GetIds<BlockId>(reader);
   plan.drafts_wanted = reader.Get<int32_t>();
   plan.group_rows = reader.GetArray<int64_t>();
+  plan.group_sequences = reader.Get<int32_t>();
+  plan.group_sequence_rows = reader.Get<int32_t>();
   BT_RETURN_IF_ERROR(reader.Finish("step plan"));
   BT_RETURN_IF_ERROR(Check(plan, limits));
   return plan;

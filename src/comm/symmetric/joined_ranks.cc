@@ -7,6 +7,7 @@
 
 #include "comm/nccl/nccl.h"
 #include "comm/symmetric/meeting.h"
+#include "device/cuda/card_share.h"
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/join_ranks.h"
@@ -16,44 +17,50 @@ namespace {
 
 // The groups of a rank; ranks of the world in the order of the group.
 struct Groups {
-  std::vector<int32_t> tensor, context, pipeline;
+  std::vector<int32_t> tensor, context, pipeline, data;
 };
 
 Groups GroupsOf(const GpuRankArgs& args) {
   Groups groups;
-  const int32_t stage = args.rank / args.tensor, tensor = args.rank % args.tensor;
-  const int32_t first = stage * args.tensor;
+  const int32_t tensor = args.rank % args.tensor, first = args.rank - tensor;
   for (int32_t i = 0; i < args.tensor; ++i) groups.tensor.push_back(first + i);
   const int32_t neighbours = first + tensor / args.decode_context * args.decode_context;
   for (int32_t i = 0; i < args.decode_context; ++i) groups.context.push_back(neighbours + i);
-  for (int32_t rank = tensor; rank < args.ranks; rank += args.tensor) {
-    groups.pipeline.push_back(rank);
-  }
+  const int32_t of_replica = args.ranks / args.data;
+  const int32_t place = args.rank % of_replica, replica = args.rank - place;
+  for (int32_t i = tensor; i < of_replica; i += args.tensor) groups.pipeline.push_back(replica + i);
+  for (int32_t i = place; i < args.ranks; i += of_replica) groups.data.push_back(i);
   return groups;
 }
 
 Status CheckArgs(const GpuRankArgs& args) {
   if (args.tensor < 1 || args.decode_context < 1 || args.tensor % args.decode_context != 0 ||
-      args.ranks % args.tensor != 0 || args.rank < 0 || args.rank >= args.ranks) {
+      args.data < 1 || args.ranks % (args.tensor * args.data) != 0 || args.rank < 0 ||
+      args.rank >= args.ranks) {
     return InvalidArgument("ranks of GPUs: sizes of groups do not divide each other");
   }
   if (args.rows_max < 1 || args.hidden < 1 || args.vocab < 1) {
     return InvalidArgument("ranks of GPUs: no rows, no columns or no vocabulary");
   }
+  if (args.data > 1 && args.expert_row_bytes < 1) {
+    return InvalidArgument(
+        "ranks of GPUs: replicas share experts, but rows have no bytes for them");
+  }
   return {};
 }
 
 // What must be equal on all ranks.
-using Sizes = std::array<int64_t, 10>;
+using Sizes = std::array<int64_t, 11>;
 
 Sizes SizesOf(const GpuRankArgs& args) {
-  return {args.ranks, args.tensor,     args.decode_context, args.rows_max,  args.hidden,
-          args.vocab, args.head_bytes, args.patience_ms,    args.nccl_only, 0};
+  return {args.ranks,     args.tensor, args.decode_context,  args.rows_max,
+          args.hidden,    args.vocab,  args.head_bytes,      args.patience_ms,
+          args.nccl_only, args.data,   args.expert_row_bytes};
 }
 
 // Ranks of other groups with the same memory or id never meet: the members alone read them.
 struct Ids {
-  NcclId tensor, context, pipeline;
+  NcclId tensor, context, pipeline, data;
 };
 
 bool NeighboursReach(const PeerWorld& world, const std::vector<int32_t>& ranks) {
@@ -78,11 +85,10 @@ void CopyRows(const OpContext& ctx, const TensorView& to, const TensorView& from
 
 Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) {
   const Meeting meeting(args.exchange, args.rank, args.ranks);
-  const auto cuda = [](cudaError_t error, const char* what) {
-    return error == cudaSuccess ? Status() : CudaStatus(error, what);
-  };
   Status well = CheckArgs(args);
-  if (well.ok()) well = cuda(cudaSetDevice(args.device), "cudaSetDevice");
+  if (well.ok()) well = UseDevice(args.device);
+  const Result<int> card = CardOf(args.device);
+  if (well.ok()) well = card.status();
   BT_ASSIGN_OR_RETURN(const std::vector<Sizes> sizes, meeting.All(well, SizesOf(args)));
   for (const Sizes& other : sizes) {
     if (other != sizes.front()) {
@@ -91,13 +97,16 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
   }
   const Groups groups = GroupsOf(args);
   std::vector<int32_t> near = groups.tensor;
+  for (const int32_t rank : groups.data) {
+    if (rank != args.rank) near.push_back(rank);
+  }
   for (size_t i = 0; i < groups.pipeline.size(); ++i) {
     if (groups.pipeline[i] != args.rank) continue;
     if (i > 0) near.push_back(groups.pipeline[i - 1]);
     if (i + 1 < groups.pipeline.size()) near.push_back(groups.pipeline[i + 1]);
   }
   const MemoryPlan plan = PlanMemory(args);
-  BT_ASSIGN_OR_RETURN(PeerWorld world, PeerWorld::Meet(meeting, args.device, plan.bytes,
+  BT_ASSIGN_OR_RETURN(PeerWorld world, PeerWorld::Meet(meeting, card.value(), plan.bytes,
                                                        plan.packets, 0xFF, near, !args.nccl_only));
 
   // Which groups need NCCL; the first rank of a group makes its id.
@@ -110,6 +119,8 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
   const bool tensor_nccl = args.tensor > 1 && !tensor_memory;
   const bool context_nccl = args.decode_context > 1 && !context_memory;
   const bool pipeline_nccl = groups.pipeline.size() > 1 && !pipeline_memory;
+  const bool data_memory = plan.group.ranks > 0 && world.ReachEachOther(groups.data);
+  const bool data_nccl = args.data > 1 && !data_memory;
   std::shared_ptr<const Nccl> nccl;
   Ids ids;
   well = {};
@@ -119,13 +130,14 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
     well = made.status();
     if (made.ok()) *id = made.value();
   };
-  if (tensor_nccl || context_nccl || pipeline_nccl) {
+  if (tensor_nccl || context_nccl || pipeline_nccl || data_nccl) {
     Result<std::shared_ptr<const Nccl>> opened = Nccl::Open();
     well = opened.status();
     if (opened.ok()) nccl = std::move(opened).value();
     make_id(tensor_nccl, groups.tensor, &ids.tensor);
     make_id(context_nccl, groups.context, &ids.context);
     make_id(pipeline_nccl, groups.pipeline, &ids.pipeline);
+    make_id(data_nccl, groups.data, &ids.data);
   }
   BT_ASSIGN_OR_RETURN(const std::vector<Ids> all_ids, meeting.All(well, ids));
 
@@ -135,6 +147,13 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
   if (well.ok()) {
     joined.reset(new JoinedRanks(std::move(world), std::move(aside).value(), args));
   }
+  const auto join_nccl = [&](const std::vector<int32_t>& ranks,
+                             NcclId Ids::*id) -> Result<std::unique_ptr<NcclGroup>> {
+    int index = 0;
+    while (ranks[static_cast<size_t>(index)] != args.rank) ++index;
+    return NcclGroup::Join(nccl, all_ids[static_cast<size_t>(ranks.front())].*id, index,
+                           static_cast<int>(ranks.size()));
+  };
   const auto join = [&](const std::vector<int32_t>& ranks, bool by_nccl, NcclId Ids::*id,
                         int64_t row_bytes, std::unique_ptr<RankOps>* to) -> Status {
     if (ranks.size() == 1) return {};
@@ -145,12 +164,20 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
       *to = std::move(made);
       return {};
     }
-    int index = 0;
-    while (ranks[static_cast<size_t>(index)] != args.rank) ++index;
-    BT_ASSIGN_OR_RETURN(
-        auto group, NcclGroup::Join(nccl, all_ids[static_cast<size_t>(ranks.front())].*id, index,
-                                    static_cast<int>(ranks.size())));
+    BT_ASSIGN_OR_RETURN(auto group, join_nccl(ranks, id));
     BT_ASSIGN_OR_RETURN(*to, NcclRanks::Create(std::move(group), row_bytes, args.rows_max));
+    return {};
+  };
+  const auto join_replicas = [&]() -> Status {
+    if (data_memory) {
+      BT_ASSIGN_OR_RETURN(
+          joined->peer_exchange_,
+          PeerExchange::Create(&joined->world_, plan, groups.data, args.rank, args.patience_ms));
+    } else if (data_nccl) {
+      BT_ASSIGN_OR_RETURN(auto group, join_nccl(groups.data, &Ids::data));
+      BT_ASSIGN_OR_RETURN(joined->nccl_exchange_,
+                          NcclExchange::Create(std::move(group), args.hidden, args.rows_max));
+    }
     return {};
   };
   // All are well before any waits for others inside NCCL.
@@ -163,6 +190,7 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
   if (well.ok()) {
     well = join(groups.pipeline, pipeline_nccl, &Ids::pipeline, 0, &joined->pipeline_);
   }
+  if (well.ok()) well = join_replicas();
   BT_RETURN_IF_ERROR(meeting.All(well));
   return joined;
 }
@@ -181,6 +209,7 @@ Status JoinedRanks::status() const {
   for (const RankOps* group : {tensor_.get(), context_.get(), pipeline_.get()}) {
     if (group != nullptr) BT_RETURN_IF_ERROR(group->status());
   }
+  if (nccl_exchange_ != nullptr) BT_RETURN_IF_ERROR(nccl_exchange_->status());
   return {};
 }
 
@@ -192,15 +221,21 @@ void JoinedRanks::Abort() {
   // The kernels of this process look at that word; those of others at their own memory.
   int before = 0;
   static_cast<void>(cudaGetDevice(&before));
-  static_cast<void>(cudaSetDevice(device_));
+  static_cast<void>(UseDevice(device_));
   for (const int32_t rank : world_.mapped()) {
     static_cast<void>(cudaMemcpyAsync(world_.memory(rank), world_.failure_word(), sizeof(uint32_t),
                                       cudaMemcpyDefault, aside_.get()));
   }
-  static_cast<void>(cudaSetDevice(before));
+  static_cast<void>(UseDevice(before));
   for (RankOps* group : {tensor_.get(), context_.get(), pipeline_.get()}) {
     if (group != nullptr) group->Abort();
   }
+  if (nccl_exchange_ != nullptr) nccl_exchange_->Abort();
+}
+
+ExpertExchange* JoinedRanks::experts() {
+  if (peer_exchange_ != nullptr) return peer_exchange_.get();
+  return nccl_exchange_.get();
 }
 
 void JoinedRanks::Sum(const OpContext& ctx, TensorView x) {

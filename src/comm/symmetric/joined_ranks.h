@@ -6,7 +6,9 @@
 #include <optional>
 #include <span>
 
+#include "comm/symmetric/nccl_exchange.h"
 #include "comm/symmetric/nccl_ranks.h"
+#include "comm/symmetric/peer_exchange.h"
 #include "comm/symmetric/peer_ranks.h"
 #include "device/cuda/stream.h"
 #include "ops/rank_ops.h"
@@ -43,8 +45,11 @@ class JoinedRanks final : public RankOps {
   void SendToNextStage(const OpContext& ctx, TensorView x) override;
   void ReceiveFromStageBefore(const OpContext& ctx, TensorView x) override;
 
-  // Of the tensor ranks, where they share memory; else null. For measurements.
+  ExpertExchange* experts() override;
+
+  // Of the tensor ranks, and of the replicas, where they share memory; else null. For measurements.
   PeerRanks* peers() const { return peers_; }
+  PeerExchange* peer_exchange() const { return peer_exchange_.get(); }
 
  private:
   JoinedRanks(PeerWorld world, Stream aside, const GpuRankArgs& args)
@@ -59,6 +64,9 @@ class JoinedRanks final : public RankOps {
   int32_t rank_;
   std::unique_ptr<RankOps> tensor_, context_, pipeline_;  // null: a group of one
   PeerRanks* peers_ = nullptr;
+  // Of the replicas; both null: one alone.
+  std::unique_ptr<PeerExchange> peer_exchange_;
+  std::unique_ptr<NcclExchange> nccl_exchange_;
 };
 
 }  // namespace baltoro::cuda

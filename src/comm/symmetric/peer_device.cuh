@@ -126,27 +126,52 @@ __device__ __forceinline__ bool Await(const uint4* at,
   }
 }
 
-// Likewise the packets of all others, which lie `stride` packets apart; packets[self] is left as it
-// is. kRanks: the most there are.
-template <int kRanks>
-__device__ __forceinline__ bool AwaitAll(const uint4* at,
-                                         int64_t stride,
-                                         uint4 (&packets)[kRanks],
-                                         const PeerWatch& watch) {
+// Likewise the packets of the ranks that `wanted` names, which lie `stride` packets apart; those of
+// others are left as they are. kRanks: the most there are.
+template <int kRanks, typename Wanted>
+__device__ __forceinline__ bool AwaitThose(const uint4* at,
+                                           int64_t stride,
+                                           uint4 (&packets)[kRanks],
+                                           const PeerWatch& watch,
+                                           const Wanted& wanted) {
   Waiting wait;
   for (int spins = 1;; ++spins) {
     int missing = -1;
 #pragma unroll
     for (int rank = 0; rank < kRanks; ++rank) {
-      if (rank < watch.ranks && rank != watch.rank) packets[rank] = LoadPacket(at + rank * stride);
+      if (wanted(rank)) packets[rank] = LoadPacket(at + rank * stride);
     }
 #pragma unroll
     for (int rank = 0; rank < kRanks; ++rank) {
-      if (rank < watch.ranks && rank != watch.rank && !Arrived(packets[rank])) missing = rank;
+      if (wanted(rank) && !Arrived(packets[rank])) missing = rank;
     }
     if (missing < 0) return true;
     PauseAfter(spins);
     if (spins % kSpins == 0 && GivesUp(watch, &wait, missing)) return false;
+  }
+}
+
+// Of all others.
+template <int kRanks>
+__device__ __forceinline__ bool AwaitAll(const uint4* at,
+                                         int64_t stride,
+                                         uint4 (&packets)[kRanks],
+                                         const PeerWatch& watch) {
+  return AwaitThose(at, stride, packets, watch,
+                    [&](int rank) { return rank < watch.ranks && rank != watch.rank; });
+}
+
+// Waits until rank `from` has stepped its flag to `use` or further. What its block wrote before is
+// there for this thread then, and behind a barrier for its block.
+__device__ __forceinline__ bool AwaitFlag(const uint32_t* flag,
+                                          uint32_t use,
+                                          const PeerWatch& watch,
+                                          int from) {
+  Waiting wait;
+  for (int spins = 1;; ++spins) {
+    if (static_cast<int32_t>(LoadWordAcquire(flag) - use) >= 0) return true;
+    PauseAfter(spins);
+    if (spins % kSpins == 0 && GivesUp(watch, &wait, from)) return false;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/symmetric/exchange.h"
+#include "device/cuda/card_share.h"
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/cuda_ops.h"
 
@@ -39,35 +40,20 @@ Result<std::unique_ptr<PeerRanks>> PeerRanks::Create(const PeerWorld* world,
   made->self_ = self;
   made->patience_ms_ = patience_ms;
   while (ranks[static_cast<size_t>(made->index_)] != self) ++made->index_;
-  if (ranks.size() <= kPeersMax) made->watch_ = made->WatchOf(ranks, self);
+  if (ranks.size() <= kPeersMax) made->watch_ = world->WatchOf(ranks, self, patience_ms);
   BT_CUDA_RETURN_IF_ERROR(LoadExchangeKernels());
+  BT_ASSIGN_OR_RETURN(const int multiprocessors, MultiprocessorsInUse());
   for (int blocks = 1; plan.sum.ranks > 0 && blocks <= 8; blocks *= 2) {
     if (BlocksOfRow(plan.sum.packets, blocks) != blocks) continue;
     int* const most = &made->blocks_max_[static_cast<size_t>(blocks)];
-    BT_CUDA_RETURN_IF_ERROR(SumBlocksMax(plan.sum, blocks, most));
-    *most = std::max(*most / world->ranks_of_device(), blocks);
+    BT_CUDA_RETURN_IF_ERROR(SumBlocksMax(plan.sum, blocks, multiprocessors, most));
+    *most = std::max(*most, blocks);
   }
   return made;
 }
 
 char* PeerRanks::Memory(int32_t rank, size_t offset) const {
   return static_cast<char*>(world_->memory(rank)) + offset;
-}
-
-PeerWatch PeerRanks::WatchOf(const std::vector<int32_t>& ranks, int32_t self) const {
-  PeerWatch watch;
-  watch.failure = reinterpret_cast<uint32_t*>(Memory(self, 0));
-  watch.failure_of_process = world_->failure_word();
-  watch.patience_ns = static_cast<uint64_t>(patience_ms_) * 1'000'000;
-  watch.ranks = static_cast<int>(ranks.size());
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    watch.world_ranks[i] = static_cast<uint32_t>(ranks[i]);
-    if (world_->memory(ranks[i]) != nullptr) {
-      watch.failure_of[i] = reinterpret_cast<uint32_t*>(Memory(ranks[i], 0));
-    }
-    if (ranks[i] == self) watch.rank = static_cast<int>(i);
-  }
-  return watch;
 }
 
 template <typename Params>
@@ -199,7 +185,7 @@ void PeerRanks::Gather(const OpContext& ctx,
   }
   BT_CHECK(all.dim(1) == offset);
   params.lanes_of_row = GatherLanesOfRow(widest, params.element_bytes);
-  const int64_t most = region.lanes / world_->ranks_of_device() / params.lanes_of_row;
+  const int64_t most = region.lanes / params.lanes_of_row;
   BT_CHECK(most > 0);
   for (int64_t row = 0; row < all.dim(0); row += most) {
     params.rows = static_cast<int>(std::min(most, all.dim(0) - row));
@@ -230,7 +216,7 @@ void PeerRanks::MergeHeads(const OpContext& ctx,
   params.lse_stride = lse.stride[0];
   params.vectors = InVectors(own) && InVectors(partial) && params.value % kHalvesOfPacket == 0;
   const int64_t lanes_of_row = heads * MergeLanesOfHead(params.value);
-  const int64_t most = plan_.heads.lanes / world_->ranks_of_device() / lanes_of_row;
+  const int64_t most = plan_.heads.lanes / lanes_of_row;
   BT_CHECK(most > 0);
   for (int64_t row = 0; row < rows; row += most) {
     params.rows = static_cast<int>(std::min(most, rows - row));
@@ -252,7 +238,7 @@ void PeerRanks::SendToNextStage(const OpContext& ctx, TensorView x) {
   params.counters = reinterpret_cast<uint32_t*>(Memory(self_, plan_.sent_counters));
   params.other = 1;
   params.vectors = InVectors(x);
-  params.watch = WatchOf({self_, next}, self_);
+  params.watch = world_->WatchOf({self_, next}, self_, patience_ms_);
   LaunchSend(StreamOf(ctx), params);
 }
 
@@ -267,7 +253,7 @@ void PeerRanks::ReceiveFromStageBefore(const OpContext& ctx, TensorView x) {
   params.counters = reinterpret_cast<uint32_t*>(Memory(self_, plan_.received_counters));
   params.other = 1;
   params.vectors = InVectors(x);
-  params.watch = WatchOf({self_, before}, self_);
+  params.watch = world_->WatchOf({self_, before}, self_, patience_ms_);
   LaunchReceive(StreamOf(ctx), params);
 }
 

@@ -60,7 +60,6 @@ class PeerRanks final : public RankOps {
 
  private:
   PeerRanks(const PeerWorld* world, const MemoryPlan& plan) : world_(world), plan_(plan) {}
-  PeerWatch WatchOf(const std::vector<int32_t>& ranks, int32_t self) const;
   char* Memory(int32_t rank, size_t offset) const;
   template <typename Params>
   void Fill(Params& params, const ExchangeRegion& region, size_t counters, size_t packets) const;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <mutex>
 #include <random>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "device/cuda/card_share.h"
 #include "device/cuda/cuda_status.h"
 #include "device/cuda/device_buffer.h"
 
@@ -50,7 +50,6 @@ constexpr int32_t kWorldMax = 1024;
 // Who a rank is.
 struct Place {
   std::array<char, 40> host = {};
-  std::array<char, 32> bus = {};  // of the GPU
   uint64_t process = 0;
   int32_t device = 0;
 };
@@ -89,7 +88,6 @@ Result<Place> OwnPlace(int device) {
   BT_ASSIGN_OR_RETURN(place.host, HostId());
   place.process = ProcessId();
   place.device = device;
-  BT_CUDA_RETURN_IF_ERROR(cudaDeviceGetPCIBusId(place.bus.data(), 31, device));
   return place;
 }
 
@@ -155,15 +153,7 @@ Result<std::shared_ptr<void>> MemoryForProcesses(size_t bytes) {
 Status Fill(void* memory, size_t bytes, size_t zeroed, int fill) {
   BT_CUDA_RETURN_IF_ERROR(cudaMemset(memory, 0, zeroed));
   BT_CUDA_RETURN_IF_ERROR(cudaMemset(static_cast<char*>(memory) + zeroed, fill, bytes - zeroed));
-  BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
-  return {};
-}
-
-int32_t RanksOfDevice(const std::vector<Place>& places) {
-  std::map<std::pair<std::array<char, 40>, std::array<char, 32>>, int32_t> counts;
-  int32_t most = 1;
-  for (const Place& place : places) most = std::max(most, ++counts[{place.host, place.bus}]);
-  return most;
+  return WaitForDevice();
 }
 
 }  // namespace
@@ -268,7 +258,6 @@ Result<PeerWorld> PeerWorld::Meet(const Meeting& meeting,
     for (size_t rank = 0; rank < ranks; ++rank) bits[rank] = one.bits[rank / 8] >> rank % 8 & 1;
     world.reach_.push_back(std::move(bits));
   }
-  world.ranks_of_device_ = RanksOfDevice(places);
   return world;
 }
 
@@ -287,6 +276,23 @@ bool PeerWorld::ReachEachOther(const std::vector<int32_t>& ranks) const {
     return std::all_of(ranks.begin(), ranks.end(),
                        [&](int32_t to) { return from == to || reaches(from, to); });
   });
+}
+
+// The failure word lies at the beginning of each rank's memory.
+PeerWatch PeerWorld::WatchOf(const std::vector<int32_t>& ranks,
+                             int32_t self,
+                             int64_t patience_ms) const {
+  PeerWatch watch;
+  watch.failure = static_cast<uint32_t*>(memory(self));
+  watch.failure_of_process = failure_word();
+  watch.patience_ns = static_cast<uint64_t>(patience_ms) * 1'000'000;
+  watch.ranks = static_cast<int>(ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    watch.world_ranks[i] = static_cast<uint32_t>(ranks[i]);
+    watch.failure_of[i] = static_cast<uint32_t*>(memory(ranks[i]));
+    if (ranks[i] == self) watch.rank = static_cast<int>(i);
+  }
+  return watch;
 }
 
 uint32_t* PeerWorld::failure_word() const {

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "comm/symmetric/meeting.h"
+#include "comm/symmetric/peer_memory.h"
 
 namespace baltoro::cuda {
 
@@ -40,10 +41,11 @@ class PeerWorld {
   bool reaches(int32_t from, int32_t to) const;
   // Whether all of these reach each other.
   bool ReachEachOther(const std::vector<int32_t>& ranks) const;
-  // Most ranks that any GPU has: more than one in tests alone.
-  int32_t ranks_of_device() const { return ranks_of_device_; }
   // A word of pinned memory, 0 at first, that the process has in common with its GPUs.
   uint32_t* failure_word() const;
+  // What kernels of `self` need in order to stop waiting for these ranks of the world, at most
+  // kPeersMax, and to tell them.
+  PeerWatch WatchOf(const std::vector<int32_t>& ranks, int32_t self, int64_t patience_ms) const;
   // Ranks of other processes that are reached.
   const std::vector<int32_t>& mapped() const { return mapped_; }
 
@@ -54,7 +56,6 @@ class PeerWorld {
   std::vector<void*> memory_;
   std::vector<int32_t> mapped_;  // those whose memory was opened and must be closed
   std::vector<std::vector<uint8_t>> reach_;
-  int32_t ranks_of_device_ = 1;
 };
 
 }  // namespace baltoro::cuda

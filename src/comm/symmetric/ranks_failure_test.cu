@@ -38,6 +38,7 @@ GPU_TEST(RanksFailureTest, ARankThatAbortsEndsTheOthers) {
   Findings findings;
   MustJoin(RunRanks(World(ranks), [&](Rank& self) {
     const Buffer x = OnDevice(17 * kHidden * 4);
+    self.Meet();
     QueueSum(self, x, 17);
     self.Wait();
     self.all->arrive_and_wait();
@@ -121,10 +122,10 @@ Status ExchangeOver(int socket,
 
 // What both processes do; the number of things that went wrong. `abort`: rank 1 does so at the end.
 int RunAsProcess(int socket, int rank, bool abort) {
-  if (cudaSetDevice(DeviceOf(rank)) != cudaSuccess) return 1;
+  Must(TakeDevice(rank));
   GpuRankArgs args = World(2);
   args.rank = rank;
-  args.device = DeviceOf(rank);
+  args.device = rank;
   args.exchange = [&](std::span<const std::byte> own, std::span<std::byte> all) {
     return ExchangeOver(socket, rank, own, all);
   };
@@ -212,7 +213,7 @@ int RunChild(int socket) {
 }  // namespace baltoro::cuda
 
 int main(int argc, char** argv) {
-  baltoro::cuda::ranks_test::LoadKernelsEarly();
+  baltoro::test::UseSharesOfOneCard();
   if (argc == 3 && std::strcmp(argv[1], "--rank") == 0) {
     return baltoro::cuda::RunChild(std::atoi(argv[2]));
   }

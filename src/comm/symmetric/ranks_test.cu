@@ -23,7 +23,7 @@ std::vector<int> WorldSizes() {
 }
 
 std::vector<int> RowCounts() {
-  return SharesGpu() ? std::vector<int>{1, 3, 17, 64} : std::vector<int>{1, 3, 17, 64, 129, 1024};
+  return {1, 3, 17, 64, 129, 1024};
 }
 
 GpuRankArgs World(int ranks, int64_t hidden, int64_t rows_max = 1024) {
@@ -126,12 +126,14 @@ GPU_TEST(RanksTest, NaNStaysInItsColumn) {
   constexpr int64_t kHidden = 264;
   Findings findings;
   MustJoin(RunRanks(World(2, kHidden, 4), [&](Rank& self) {
+    std::vector<float> x(kHidden, 1.0f);
+    uint32_t ones = 0xFFFFFFFF;  // the NaN that stands for no data, in two columns
+    if (self.rank == 1) std::memcpy(&x[6], &ones, 4), std::memcpy(&x[7], &ones, 4);
+    if (self.rank == 0) x[200] = -kInfinity;
+    const Buffer source = ToDevice(x), on_device = OnDevice(kHidden * 4);
+    self.Meet();
     for (const SumForm form : {SumForm::kOneShot, SumForm::kTwoShot}) {
-      std::vector<float> x(kHidden, 1.0f);
-      uint32_t ones = 0xFFFFFFFF;  // the NaN that stands for no data, in two columns
-      if (self.rank == 1) std::memcpy(&x[6], &ones, 4), std::memcpy(&x[7], &ones, 4);
-      if (self.rank == 0) x[200] = -kInfinity;
-      const Buffer on_device = ToDevice(x);
+      CopyAsync(self.ctx(), on_device.data(), source.data(), kHidden * 4);
       self.ops->peers()->Choose(SumChoice{form, 1});
       self.ops->Sum(self.ctx(), TensorView(on_device.data(), DType::kF32, {1, kHidden}));
       self.Wait();
@@ -150,8 +152,7 @@ GPU_TEST(RanksTest, NaNStaysInItsColumn) {
 void CheckRepeatedSums(int ranks, bool graph) {
   constexpr int64_t kHidden = 7168;
   constexpr int kVariants = 5;
-  const std::vector<int> rows_of =
-      SharesGpu() ? std::vector<int>{17, 1, 3, 1, 9} : std::vector<int>{17, 1, 130, 3, 48};
+  const std::vector<int> rows_of = {17, 1, 130, 3, 48};
   std::vector<std::vector<float>> want;
   for (int v = 0; v < kVariants; ++v) {
     const auto count = static_cast<size_t>(rows_of[static_cast<size_t>(v)] * kHidden);
@@ -569,7 +570,7 @@ GPU_TEST(RanksTest, NcclAddsInGraphs) {
 }  // namespace baltoro::cuda
 
 int main(int argc, char** argv) {
-  baltoro::cuda::ranks_test::LoadKernelsEarly();
+  baltoro::test::UseSharesOfOneCard();
   if (baltoro::cuda::ranks_test::RanksPossible() < 2) {
     std::printf("SKIPPED: fewer than 2 GPUs\n");
     return 77;

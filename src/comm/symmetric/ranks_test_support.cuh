@@ -1,6 +1,7 @@
 #pragma once
 
-// Ranks as threads of the test, each on a GPU of its own, and ways to disturb them.
+// Ranks as threads of the test, each on a GPU of its own or on a share of the only one, and ways to
+// disturb them.
 
 #include <cuda_runtime_api.h>
 
@@ -20,8 +21,10 @@
 #include <vector>
 
 #include "comm/symmetric/joined_ranks.h"
+#include "device/cuda/card_share.h"
 #include "device/cuda/device_info.h"
 #include "ops/cuda/rows/rows_test_support.h"
+#include "support/card_shares.h"
 #include "support/gpu_test.h"
 #include "tensor/float8.h"
 
@@ -31,15 +34,15 @@ using rows_test::Device;
 using rows_test::Must;
 using rows_test::Tensor;
 
-// BALTORO_TEST_SHARE_GPU: ranks lie on one GPU together, which small cases bear.
+// Where there is one GPU, ranks lie on shares of it, which device numbers mean then.
 inline bool SharesGpu() {
-  return std::getenv("BALTORO_TEST_SHARE_GPU") != nullptr;
-}
-inline int DeviceOf(int rank) {
-  return SharesGpu() ? 0 : rank;
+  const Result<int> shares = SharesAsDevices();
+  return shares.ok() && shares.value() > 0;
 }
 inline int RanksPossible() {
-  return SharesGpu() ? 4 : UsableDeviceCount();
+  const Result<int> shares = SharesAsDevices();
+  if (!shares.ok()) std::printf("%s\n", shares.status().message().c_str());
+  return SharesGpu() ? shares.value() : UsableDeviceCount();
 }
 
 // The all-gather of ranks that are threads.
@@ -88,11 +91,6 @@ struct Rank {
   }
 };
 
-// As the module does (ops/cuda/module.cc); before anything else of CUDA.
-inline void LoadKernelsEarly() {
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-}
-
 // `edit` may change the arguments of a rank. `run` is not called on ranks that did not join; what
 // they got instead is returned, by rank.
 inline std::vector<Status> RunRanks(const GpuRankArgs& like,
@@ -104,13 +102,13 @@ inline std::vector<Status> RunRanks(const GpuRankArgs& like,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < like.ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      if (cudaSetDevice(DeviceOf(rank)) != cudaSuccess) std::abort();
+      Must(TakeDevice(rank));
       Rank self;
       self.rank = rank;
       self.all = &all;
       GpuRankArgs args = like;
       args.rank = rank;
-      args.device = DeviceOf(rank);
+      args.device = rank;
       args.exchange = [&exchange, rank](std::span<const std::byte> own, std::span<std::byte> to) {
         return exchange(rank, own, to);
       };

@@ -316,12 +316,15 @@ int BlocksOfRow(int64_t packets, int wanted) {
   return blocks;
 }
 
-cudaError_t SumBlocksMax(const SumRegion& region, int blocks_of_row, int* blocks) {
+cudaError_t SumBlocksMax(const SumRegion& region,
+                         int blocks_of_row,
+                         int multiprocessors,
+                         int* blocks) {
   *blocks = 0;
-  int device = 0, multiprocessors = 0;
+  int device = 0, of_device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  error = cudaDeviceGetAttribute(&of_device, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   for (int form = 0; form < 8; ++form) {
     const Kernel kernel =
@@ -333,6 +336,8 @@ cudaError_t SumBlocksMax(const SumRegion& region, int blocks_of_row, int* blocks
                                 dim3(static_cast<unsigned>(threads)), 0, nullptr,
                                 static_cast<unsigned>(blocks_of_row));
       error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &placed.config);
+      // It is asked of the device; a share has at most its part.
+      clusters = clusters * multiprocessors / of_device;
     } else {
       error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&clusters, kernel, threads, 0);
       clusters *= multiprocessors;

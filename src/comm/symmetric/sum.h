@@ -44,8 +44,11 @@ struct SumShape {
 
 // The fewest blocks that hold a row, or more: 1, 2, 4 or 8.
 int BlocksOfRow(int64_t packets, int wanted);
-// How many blocks of any form of the kernel the device runs at once.
-cudaError_t SumBlocksMax(const SumRegion& region, int blocks_of_row, int* blocks);
+// How many blocks of any form of the kernel so many multiprocessors of the device run at once.
+cudaError_t SumBlocksMax(const SumRegion& region,
+                         int blocks_of_row,
+                         int multiprocessors,
+                         int* blocks);
 
 // rows <= the region's for that form.
 void LaunchSum(const LaunchStream& stream,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/buffer.h"
+#include "device/cuda/card_share.h"
 #include "device/cuda/cuda_status.h"
 #include "device/host_access.h"
 
@@ -25,8 +26,8 @@ class DeviceMemory final : public Memory {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   Result<void*> Allocate(size_t bytes, const std::string& what) const override {
     void* data = nullptr;
-    cudaError_t error = cudaSetDevice(device_);
-    if (error == cudaSuccess) error = cudaMalloc(&data, bytes);
+    BT_RETURN_IF_ERROR(UseDevice(device_));
+    const cudaError_t error = cudaMalloc(&data, bytes);
     if (error != cudaSuccess) return Failed(error, "cudaMalloc", bytes, what);
     BT_RETURN_IF_ERROR(Clear(data, bytes));
     return data;
@@ -35,45 +36,47 @@ class DeviceMemory final : public Memory {
   void Free(void* data, size_t) const override { static_cast<void>(cudaFree(data)); }
   Status CopyIn(void* to, const void* host, size_t bytes) const override {
     BT_RETURN_IF_ERROR(WaitForAll());
-    BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, host, bytes, cudaMemcpyHostToDevice));
-    // From pageable memory the call may return before the last bytes have arrived.
-    return WaitForAll();
+    return CopyInBeside(to, host, bytes);
   }
   Status CopyInBeside(void* to, const void* host, size_t bytes) const override {
-    BT_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_));
+    BT_RETURN_IF_ERROR(UseDevice(device_));
     BT_CUDA_RETURN_IF_ERROR(
-        cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread));
-    BT_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(cudaStreamPerThread));
+        cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, StreamForCopies()));
+    BT_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(StreamForCopies()));
     return {};
   }
   Status CopyOut(void* host, const void* from, size_t bytes) const override {
     BT_RETURN_IF_ERROR(WaitForAll());
-    BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(host, from, bytes, cudaMemcpyDeviceToHost));
+    BT_CUDA_RETURN_IF_ERROR(
+        cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, StreamForCopies()));
+    BT_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(StreamForCopies()));
     return {};
   }
   Status Copy(void* to, const void* from, size_t bytes) const override {
     BT_RETURN_IF_ERROR(WaitForAll());
-    BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
-    return WaitForAll();
+    BT_CUDA_RETURN_IF_ERROR(
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, StreamForCopies()));
+    BT_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(StreamForCopies()));
+    return {};
   }
   Status Clear(void* data, size_t bytes) const override {
     BT_RETURN_IF_ERROR(WaitForAll());
-    BT_CUDA_RETURN_IF_ERROR(cudaMemset(data, 0, bytes));
-    return WaitForAll();
+    BT_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(data, 0, bytes, StreamForCopies()));
+    BT_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(StreamForCopies()));
+    return {};
   }
   size_t Available() const override {
     size_t available = 0, total = 0;
-    if (cudaSetDevice(device_) != cudaSuccess) return 0;
+    if (!UseDevice(device_).ok()) return 0;
     if (cudaMemGetInfo(&available, &total) != cudaSuccess) return 0;
     return available;
   }
 
  private:
-  // Of the device, which is the thread's from then on.
+  // Of the device, or the share of it, which is the thread's from then on.
   Status WaitForAll() const {
-    BT_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_));
-    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
-    return {};
+    BT_RETURN_IF_ERROR(UseDevice(device_));
+    return WaitForDevice();
   }
 
   const int device_;

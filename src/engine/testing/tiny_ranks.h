@@ -38,6 +38,7 @@ inline Result<std::unique_ptr<Worker>> MakeTinyWorker(ModelRanks* ranks,
   const K2Config config = SmallConfig(/*layers=*/2, /*heads=*/4);
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
                       K2Model::Load(config, source, ops, pool.get(), options));
+  model->UseGraphs();  // of operations that have some
   BT_ASSIGN_OR_RETURN(
       KvStorage kv,
       KvStorage::Create({.layers = model->layers(),

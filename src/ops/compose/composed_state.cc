@@ -1,5 +1,6 @@
 #include "ops/compose/composed_state.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -8,6 +9,13 @@
 #include "ops/rank_ops.h"
 
 namespace baltoro {
+namespace {
+
+// What a bank takes grows with its rows: those of a group are computed in parts of so many, or as
+// many as one replica has in any case. So many read each weight once for enough products.
+constexpr int64_t kGroupRowsAtOnce = 2048;
+
+}  // namespace
 
 ComposedState::ComposedState(
     const SmallOps& ops, const OpContext& context, Arena& arena, const StepShape& shape, DType part)
@@ -274,12 +282,17 @@ void ComposedState::Experts(const ExpertsHalfArgs& args, const ChosenExperts& ch
                                                {.all = group_ids_, .own = bank.ids},
                                                {.all = group_weights_, .own = bank.weights}};
   shape_.exchange->Gather(Fresh(), gathered, shape_.group_rows);
-  bank.out = group_delta_;
-  bank.x = group_rows_;
-  bank.ids = group_ids_;
-  bank.weights = group_weights_;
   ops_.clear(Fresh(), group_delta_);
-  ops_.expert_bank(Fresh(), bank);
+  const int64_t rows = group_rows_.dim(0);
+  const int64_t most = std::max(kGroupRowsAtOnce, *std::ranges::max_element(shape_.group_rows));
+  for (int64_t at = 0; at < rows; at += most) {
+    const int64_t count = std::min(most, rows - at);
+    bank.out = group_delta_.rows(at, count);
+    bank.x = group_rows_.rows(at, count);
+    bank.ids = group_ids_.rows(at, count);
+    bank.weights = group_weights_.rows(at, count);
+    ops_.expert_bank(Fresh(), bank);
+  }
   shape_.exchange->AddBack(Fresh(), delta_, group_delta_, shape_.group_rows);
 }
 

@@ -32,6 +32,10 @@ void Router(const OpContext& ctx,
             TensorView bias,
             const RouterParams& params);
 
+// ids[t] become -1, no expert, where slots[t] is below 0: of rows that nobody reads.  ids [T, k]
+// i32, contiguous; slots [T] i64.
+void ChooseNone(const OpContext& ctx, TensorView ids, TensorView slots);
+
 // The product of Router, by a plan (choose/inputs.h).
 RouterQuestion QuestionOf(const TensorView& logits, const TensorView& x, const PackedMatrix& w);
 void RunRouter(const OpContext& ctx,

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/last_words.h"
+#include "device/cuda/card_share.h"
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/cuda_status.h"
 #include "device/cuda/device_buffer.h"
@@ -71,12 +72,16 @@ Result<GpuInfo> Describe(int device) {
     }
     return NoGpu(device, why);
   }
+  BT_ASSIGN_OR_RETURN(const int shares, SharesAsDevices());
+  if (shares > 0) devices = shares;
   if (device < 0 || device >= devices) {
     return NoGpu(device, "there are " + std::to_string(devices) + " GPUs");
   }
-  BT_ASSIGN_OR_RETURN(const DeviceInfo info, DescribeDevice(device));
+  BT_ASSIGN_OR_RETURN(const int card, CardOf(device));
+  BT_ASSIGN_OR_RETURN(const DeviceInfo info, DescribeDevice(card));
   BT_ASSIGN_OR_RETURN(const Overrides* const table, KernelTable());
   return GpuInfo{.name = info.name,
+                 .is_share = shares > 0,
                  .memory_bytes = static_cast<int64_t>(info.memory_bytes),
                  .launches_overlap = LaunchesOverlap(),
                  .kernel_overrides = static_cast<int64_t>(table->size())};
@@ -102,8 +107,9 @@ Result<const OpsTable*> Open(int device) {
   BT_ASSIGN_OR_RETURN(const GpuInfo info, Describe(device));
   if (device >= kCudaDevicesMax) return NoGpu(device, "no more than 16 are used");
   std::unique_ptr<Opened>& one = (*all)[static_cast<size_t>(device)];
-  const cudaError_t error = cudaSetDevice(device);
-  if (error != cudaSuccess) return NoGpu(device, CudaStatus(error, info.name).message());
+  if (const Status taken = TakeDevice(device); !taken.ok()) {
+    return NoGpu(device, info.name + ": " + taken.message());
+  }
   if (one != nullptr) return &one->table;
   BT_ASSIGN_OR_RETURN(std::unique_ptr<RankState> rank, RankState::Create());
   const OpsTable table = MakeTable(device, rank.get());

@@ -25,9 +25,8 @@ struct ClusterRoom {
 
 struct Card {
   int32_t multiprocessors = 132;
-  // False where others have blocks on it: another engine, or other ranks. Kernels whose blocks all
-  // wait for each other need the whole card, and are then not chosen. Nothing sets it to
-  // false yet but tests of choices: an engine has its card to itself.
+  // False where others have blocks on it: of a rank that has a share of it, for tests. Kernels
+  // whose blocks all wait for each other need the whole card, and are then not chosen.
   bool owned = true;
   ClusterRoom clusters = {};
   // Kernels that are wanted on it, whatever would be chosen (overrides.h); null: none.

@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
@@ -31,6 +34,16 @@ bool LaunchesOverlap() {
     return wish == nullptr || std::string_view(wish) != "1";
   }();
   return overlap;
+}
+
+cudaError_t AllowShared(const void* kernel, int bytes) {
+  static std::mutex mutex;
+  static std::unordered_map<const void*, int> most;
+  const std::lock_guard lock(mutex);
+  int& allowed = most[kernel];
+  allowed = std::max(allowed, bytes);
+  // Of each device for itself, so it is said again.
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, allowed);
 }
 
 void CheckLaunch(const char* kernel) {

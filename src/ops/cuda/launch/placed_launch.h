@@ -47,6 +47,15 @@ struct PlacedConfig {
   cudaLaunchConfig_t config = {};
 };
 
+// Lets launches of `kernel` take so many bytes of shared memory, or more: the most that any thread
+// has asked for. The limit is kept with the device, where ranks that lie on shares of it launch the
+// same kernel with other bytes between one's asking and its launch.
+cudaError_t AllowShared(const void* kernel, int bytes);
+template <typename... Params>
+cudaError_t AllowShared(void (*kernel)(Params...), int bytes) {
+  return AllowShared(reinterpret_cast<const void*>(kernel), bytes);
+}
+
 // The one way to launch a kernel that waits by itself. Ends the process where the launch would
 // come too early (LaunchOrder::Add).
 template <typename... Params, typename... Given>

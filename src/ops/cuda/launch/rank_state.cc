@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/cuda/card_share.h"
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/launch/card.h"
@@ -39,7 +40,13 @@ RankState::RankState(Stream stream, DeviceBuffer boards, DeviceBuffer slots)
     : card(ThisCard()),
       stream_(std::move(stream)),
       boards_(std::move(boards)),
-      slots_(std::move(slots)) {}
+      slots_(std::move(slots)) {
+  if (!UsesShare()) return;
+  const Result<int> multiprocessors = MultiprocessorsInUse();
+  CheckOk(multiprocessors.status());
+  card.multiprocessors = multiprocessors.value();
+  card.owned = false;
+}
 
 void* RankState::BoardAt(BoardOf kernel) const {
   return boards_.as<char>() + BoardOffset(static_cast<int>(kernel));

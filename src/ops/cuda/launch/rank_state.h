@@ -62,7 +62,7 @@ class RankState {
   LaunchStream launches() { return {stream_.get(), &order_}; }
   LaunchOrder& order() { return order_; }
 
-  // The card as this rank may use it: who puts several ranks on it sets `owned` to false. Banks and
+  // The card as this rank may use it: of a share (device/cuda/card_share.h) it owns none. Banks and
   // the attention half ask here, the only ones with kernels whose blocks wait for each other; other
   // choices ask ThisCard().
   Card card;

@@ -66,7 +66,8 @@ LayerState::LayerState(const OpContext& context, Arena& arena, const StepShape& 
                 .scales = take(DType::kF32, shape.hidden / 128).as<float>(),
                 .width = shape.hidden};
     beside_.rounded = &rounded_;
-  } else if (shape.experts != nullptr && PlanBank(context_, BankOf(*shape.experts)).reads_ordered) {
+  } else if (shape.experts != nullptr && shape.exchange == nullptr &&
+             PlanBank(context_, BankOf(*shape.experts)).reads_ordered) {
     // Where the norm writes codes it writes no second copy.
     in_order_ = take(DType::kBf16, shape.hidden);
   }
@@ -192,7 +193,8 @@ std::optional<BegunNorm> LayerState::NormBehind(const ExpertsHalfArgs& args,
                                                 const NextHalf& next) const {
   // More than one product would take what lies behind.
   const bool one = next.attention != nullptr && next.attention->kv_a.n == 0 && shape_.q_lora > 0;
-  if (!unscaled_ || !one) return std::nullopt;
+  // What replicas find is added behind the bank.
+  if (!unscaled_ || !one || shape_.exchange != nullptr) return std::nullopt;
   const PackedMatrix& qkv_a = next.attention->qkv_a;
   const BegunNorm norm = NormOf(next.attention->norm, next.attention->eps);
   ExpertBankArgs bank = BankOf(args);
@@ -202,7 +204,43 @@ std::optional<BegunNorm> LayerState::NormBehind(const ExpertsHalfArgs& args,
   return joins ? std::optional(norm) : std::nullopt;
 }
 
+void LayerState::ChooseExperts(const ExpertsHalfArgs& args, const BegunNorm* before, bool chooses) {
+  if (args.shared_gate_up.n > 0) {
+    return MoeInputs(Fresh(), {.shared = gate_up(args.shared_gate_up.n),
+                               .ids = ids_,
+                               .weights = weights_,
+                               .logits = router_,
+                               .x = normed_,
+                               .shared_gate_up = args.shared_gate_up,
+                               .router = args.router,
+                               .bias = args.router_bias,
+                               .params = args.params,
+                               .norm = before,
+                               .chooses = chooses});
+  }
+  Clear(Fresh(), delta_);
+  Router(Fresh(), ids_, weights_, router_, normed_, args.router, args.router_bias, args.params);
+}
+
+void LayerState::ExpertsOfGroup(const ExpertsHalfArgs& args, const NextHalf& next) {
+  if (shape_.tokens == 0) return ComposedState::ExpertsHalf(args, next);
+  const std::optional<BegunNorm> before = std::exchange(ahead_, std::nullopt);
+  if (!before) Normalise(args.norm, args.eps);
+  ChooseExperts(args, before ? &*before : nullptr, /*chooses=*/true);
+  ChosenExperts chosen{.ids = ids_,
+                       .weights = weights_,
+                       .logits = router_,
+                       .bias = args.router_bias,
+                       .params = args.params};
+  Look(args.tap, chosen);
+  if (shape_.slots) ChooseNone(Fresh(), chosen.ids, shape_.slots);
+  if (args.shared_gate_up.n > 0) AddShared(Fresh(), BankOf(args), {});
+  Experts(args, chosen);
+  Leave(next);
+}
+
 void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) {
+  if (shape_.exchange != nullptr) return ExpertsOfGroup(args, next);
   const std::optional<BegunNorm> before = std::exchange(ahead_, std::nullopt);
   ordered_ = {.data = in_order_.data};
   orders_ = in_order_.data != nullptr;
@@ -218,22 +256,7 @@ void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) 
   const bool chooses = shared && (args.tap == nullptr || !args.tap->needs_ids()) &&
                        PlanBank(context_, bank).chooses();
   if (!chooses) bank.choice = nullptr;
-  if (shared) {
-    MoeInputs(Fresh(), {.shared = bank.shared,
-                        .ids = ids_,
-                        .weights = weights_,
-                        .logits = router_,
-                        .x = normed_,
-                        .shared_gate_up = args.shared_gate_up,
-                        .router = args.router,
-                        .bias = args.router_bias,
-                        .params = args.params,
-                        .norm = before ? &*before : nullptr,
-                        .chooses = !chooses});
-  } else {
-    Clear(Fresh(), delta_);
-    Router(Fresh(), ids_, weights_, router_, normed_, args.router, args.router_bias, args.params);
-  }
+  ChooseExperts(args, before ? &*before : nullptr, !chooses);
   ChosenExperts chosen{.ids = ids_,
                        .weights = weights_,
                        .logits = router_,

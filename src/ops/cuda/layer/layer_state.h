@@ -31,6 +31,12 @@ class LayerState : public ComposedState {
  private:
   AttentionInputArgs InputsOf(const AttentionHalfArgs& args) const;
   ExpertBankArgs BankOf(const ExpertsHalfArgs& args) const;
+  // Replicas share the experts: the shared ones see the rows of this replica, those of the bank the
+  // rows of all.
+  void ExpertsOfGroup(const ExpertsHalfArgs& args, const NextHalf& next);
+  // The first product of the shared experts, if there are any, and the choice, of which `chooses`
+  // false leaves out the end.
+  void ChooseExperts(const ExpertsHalfArgs& args, const BegunNorm* before, bool chooses);
   BegunNorm NormOf(TensorView weight, float eps) const;
   // The norm of the half behind, if what makes the residual can begin it and what reads its rows
   // takes them so.

@@ -372,9 +372,7 @@ void Launch(const Bf16Rows16Plan& plan,
   const auto bytes = static_cast<size_t>(plan.launch.shared);
   const auto kernel = plan.tall ? Bf16Rows16Kernel<kStrips, kQuery, true>
                                 : Bf16Rows16Kernel<kStrips, kQuery, false>;
-  CheckCuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.launch.shared),
-      "bf16_rows16");
+  CheckCuda(AllowShared(kernel, plan.launch.shared), "bf16_rows16");
   const Status launched = LaunchOverlapped(kQuery ? LaunchNote("bf16_rows16, queries") : NoteOf(p),
                                            kernel, dim3(static_cast<unsigned>(plan.launch.x)),
                                            dim3(kThreads), bytes, stream, 1, p, query);

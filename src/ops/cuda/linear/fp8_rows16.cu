@@ -34,9 +34,7 @@ void Launch(const Fp8Rows16Plan& plan, const Params& p, const LaunchStream& stre
   const auto kernel = plan.coded  ? Fp8Rows16Kernel<kStrips, false, true>
                       : plan.tall ? Fp8Rows16Kernel<kStrips, true, false>
                                   : Fp8Rows16Kernel<kStrips, false, false>;
-  CheckCuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.launch.shared),
-      "fp8_rows16");
+  CheckCuda(AllowShared(kernel, plan.launch.shared), "fp8_rows16");
   const Status launched =
       LaunchOverlapped(NoteOf(p), kernel, dim3(static_cast<unsigned>(plan.launch.x)),
                        dim3(kThreads), static_cast<size_t>(plan.launch.shared), stream, 1, p);

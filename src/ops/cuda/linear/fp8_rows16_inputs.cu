@@ -47,8 +47,7 @@ void Launch(const char* what,
             const LaunchShape& shape,
             const OpContext& ctx,
             const Given&... given) {
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared),
-            what);
+  CheckCuda(AllowShared(kernel, shape.shared), what);
   const Status launched =
       LaunchOverlapped(what, kernel, dim3(static_cast<unsigned>(shape.x)), dim3(kThreads),
                        static_cast<size_t>(shape.shared), StreamOf(ctx), 1, given...);

@@ -400,8 +400,7 @@ Kernel KernelOf(Fp8Rows256Form form, int32_t strip_rows) {
 
 int32_t Fp8Rows256Clusters(int32_t strip_rows, int32_t parts, int32_t shared_bytes) {
   const Kernel kernel = KernelOf(Fp8Rows256Form::kPlain, strip_rows);
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-            "fp8_rows256");
+  CheckCuda(AllowShared(kernel, shared_bytes), "fp8_rows256");
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};
@@ -424,8 +423,7 @@ Status LaunchFp8Rows256(Fp8Rows256Form form,
                         const LaunchStream& stream) {
   const Kernel kernel = KernelOf(form, plan.strip_rows);
   const LaunchShape& shape = plan.launch;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared),
-            "fp8_rows256");
+  CheckCuda(AllowShared(kernel, shape.shared), "fp8_rows256");
   return LaunchOverlapped(note, kernel,
                           dim3(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y)),
                           dim3(kThreads), static_cast<size_t>(shape.shared), stream,

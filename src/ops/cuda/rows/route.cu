@@ -49,7 +49,27 @@ __global__ void __launch_bounds__(32 * kRouteWarpsMax) RouteByWarpsKernel(RouteP
   WeighByWarp(p.router, logits, choice, p.weights + row * p.weights_stride, shared[warp]);
 }
 
+constexpr int kNoneThreads = 256;
+
+__global__ void __launch_bounds__(kNoneThreads)
+    ChooseNoneKernel(int32_t* ids, const int64_t* slots, int64_t entries, int top_k) {
+  hopper::LetDependentsLaunch();
+  hopper::WaitForPredecessors();
+  const int64_t entry = int64_t{blockIdx.x} * kNoneThreads + threadIdx.x;
+  if (entry < entries && slots[entry / top_k] < 0) ids[entry] = -1;
+}
+
 }  // namespace
+
+void ChooseNone(const OpContext& ctx, TensorView ids, TensorView slots) {
+  BT_CHECK(ids.rank == 2 && ids.dtype == DType::kI32 && ids.contiguous());
+  BT_CHECK(slots.rank == 1 && slots.dtype == DType::kI64 && slots.dim(0) == ids.dim(0));
+  const int64_t entries = ids.num_elements();
+  if (entries == 0) return;
+  const dim3 grid(static_cast<unsigned>((entries + kNoneThreads - 1) / kNoneThreads));
+  LaunchAhead("choice of no experts", StreamOf(ctx), ChooseNoneKernel, grid, kNoneThreads,
+              ids.as<int32_t>(), slots.as<const int64_t>(), entries, static_cast<int>(ids.dim(1)));
+}
 
 void Route(const OpContext& ctx,
            TensorView ids,

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/rows/rows_test_support.h"
 
 namespace baltoro::cuda {
@@ -120,6 +121,32 @@ GPU_TEST(RouteTest, NaNStaysInItsRow) {
   for (const RouteCase& one : kCases) {
     if (one.params.groups > 1) continue;  // the reference sorts groups, where NaN has no place
     Compare(device, random, one, 5, 1, false, 2);
+  }
+}
+
+// A row that nobody reads has no experts, and the others keep theirs.
+GPU_TEST(ChooseNoneTest, RowsWithoutASlotHaveNoExperts) {
+  Device device;
+  for (const int64_t rows : kRowCounts) {
+    constexpr int64_t kTop = 8;
+    Tensor ids(DType::kI32, rows, kTop), slots = Tensor::Vector(DType::kI64, rows);
+    std::vector<int32_t> want;
+    for (int64_t t = 0; t < rows; ++t) {
+      const int64_t slot = t % 3 == 1 ? -1 : t % 5 == 4 ? int64_t{1} << 40 : 0;
+      slots.host().as<int64_t>()[t] = slot;
+      for (int64_t j = 0; j < kTop; ++j) {
+        const auto id = static_cast<int32_t>((t * 7 + j) % 384);
+        ids.host().as<int32_t>()[t * kTop + j] = id;
+        want.push_back(slot < 0 ? -1 : id);
+      }
+    }
+    ids.ToDevice();
+    slots.ToDevice();
+    ChooseNone(device.ctx(), ids.device(), slots.device());
+    device.Wait();
+    std::vector<char> bytes(want.size() * sizeof(int32_t));
+    std::memcpy(bytes.data(), want.data(), bytes.size());
+    GPU_EXPECT(ids.FromDevice() == bytes);
   }
 }
 

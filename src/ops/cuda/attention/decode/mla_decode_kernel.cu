@@ -143,8 +143,7 @@ Status Launch(const DecodePlan& plan,
   BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
   BT_RETURN_IF_ERROR(MakeCacheMaps(kType, from, maps));
   auto* const kernel = MlaKernel<kType>;
-  BT_CUDA_RETURN_IF_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
+  BT_CUDA_RETURN_IF_ERROR(AllowShared(kernel, plan.shared_bytes));
   BT_CUDA_RETURN_IF_ERROR(
       LaunchPlaced("MLA decode", kernel, dim3(static_cast<unsigned>(plan.parts)), dim3(kThreads),
                    static_cast<size_t>(plan.shared_bytes), stream, 0, args, maps));

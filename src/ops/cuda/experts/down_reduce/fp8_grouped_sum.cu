@@ -253,9 +253,7 @@ void LaunchFp8GroupedSum(const Fp8GroupedSum& args, const LaunchStream& stream) 
   note.early_reads.Add(RegionOf(args.route_weights, entries));
   const auto kernel =
       args.out.dtype == DType::kBf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
-  CheckCuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sum.shared_bytes),
-      "fp8_grouped_sum");
+  CheckCuda(AllowShared(kernel, sum.shared_bytes), "fp8_grouped_sum");
   CheckCuda(LaunchPlaced(note, kernel, dim3(static_cast<unsigned>(sum.blocks)), dim3(kThreads),
                          static_cast<size_t>(sum.shared_bytes), stream, 0, p, map),
             "fp8_grouped_sum");

@@ -227,8 +227,7 @@ Status LaunchMoeDownSum(const MoeShape& shape,
   note.writes = {of.shares(), of.counters(), of.out()};
   note.early_reads = {of.sorted(), of.ids()};
   const auto kernel = bf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
-  cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, part.shared_bytes);
+  cudaError_t error = AllowShared(kernel, part.shared_bytes);
   if (error == cudaSuccess) {
     error = LaunchPlaced(note, kernel, dim3(static_cast<unsigned>(part.blocks)), dim3(kThreads),
                          static_cast<size_t>(part.shared_bytes), stream, 0, p);

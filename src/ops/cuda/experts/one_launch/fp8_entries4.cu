@@ -426,8 +426,7 @@ void Fp8FewEntries(const OpContext& ctx,
   BT_CHECK(plan.kernel == ExpertsKernel::kFp8Entries4 && plan.end_strips > 0);
   const int gate_up_bytes = GateUpBytes(gate_up.steps);
   const auto first = chooses ? GateUpKernel<true> : GateUpKernel<false>;
-  CheckCuda(cudaFuncSetAttribute(first, cudaFuncAttributeMaxDynamicSharedMemorySize, gate_up_bytes),
-            "FP8 gate/up of few entries");
+  CheckCuda(AllowShared(first, gate_up_bytes), "FP8 gate/up of few entries");
   const LaunchNote gate_up_note =
       WaitsFirst("FP8 gate/up of few entries",
                  RegionOf(gate_up.middle, int64_t{tokens} * top_k * middle), Regions::Anything());
@@ -455,8 +454,7 @@ void Fp8FewEntries(const OpContext& ctx,
   }
   const int end_bytes = kEndWarps * end.strips * 8 * end.down.steps * 128;
   const auto last = chooses ? EndKernel<true> : EndKernel<false>;
-  CheckCuda(cudaFuncSetAttribute(last, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
-            "FP8 end of few entries");
+  CheckCuda(AllowShared(last, end_bytes), "FP8 end of few entries");
   // Gate/up has waited: what says which experts a token has is complete.
   LaunchNote end_note = "FP8 end of few entries";
   const int64_t entries = int64_t{tokens} * top_k;

@@ -324,8 +324,7 @@ Status LaunchMoeOneTokenGateUp(const MoeShape& shape,
   const int bytes = p.column_tiles * (kOf * kTileBytes + 256);
   const auto kernel =
       args.choice.logits != nullptr ? SingleGateUpKernel<true> : SingleGateUpKernel<false>;
-  cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaError_t error = AllowShared(kernel, bytes);
   // Else the multiprocessor would have to be empty before the end's blocks find their room.
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,

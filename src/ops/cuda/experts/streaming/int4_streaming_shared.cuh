@@ -59,8 +59,7 @@ Status LaunchMoeStreaming(const LaunchNote& note,
                           int shared_bytes,
                           const LaunchStream& stream,
                           const Params& params) {
-  cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  cudaError_t error = AllowShared(kernel, shared_bytes);
   if (error == cudaSuccess) {
     const int percent =
         std::min(100, kStreamingBlocks * (shared_bytes + 1024) * 100 / (228 * 1024) + 1);
