@@ -40,9 +40,9 @@ struct Case {
   KvForm kv = KvForm::kBf16;
   bool graphs = true;
   int32_t drafts = 0;
-  // Of the logits' logarithms, and of tokens that stay the best.
-  test::Tolerance tolerance = {.nmse = 1e-4, .max_abs = 0.15};
-  double same = 0.9;
+  // Of log-probabilities, beside the part of the best tokens that stays: three times what an H200
+  // gave.
+  test::Tolerance tolerance = {.nmse = 1e-5, .max_abs = 0.06};
 };
 
 bool OnCpu() {
@@ -195,6 +195,7 @@ std::vector<Request> Requests(uint64_t id) {
   for (const int length : {447, 1, 64, 130, 3, 300, 65, 20, 129}) {
     Request request = test::MakeRequest(id + requests.size() + 1, length, 14);
     for (TokenId& token : request.prompt) token = token * 23 % 2281;
+    request.replica = 0;
     request.sampling.allowed_token_ids = {static_cast<TokenId>(100 + 7 * requests.size())};
     request.sampling.logprobs = 1;
     request.sampling.prompt_logprobs = length < 200 ? 1 : -1;
@@ -244,7 +245,7 @@ void ExpectNear(const Case& one, const Said& got, const Said& want) {
     most = std::max(most, std::abs(error));
   }
   const auto count = static_cast<double>(got.best.size());
-  EXPECT_GE(same / count, one.same);
+  EXPECT_GE(same / count, 0.9);
   fmt::print("  of {} log-probabilities: rms {:.4f}, most {:.4f}, {:.3f} the same best token\n",
              got.best.size(), std::sqrt(square / count), most, same / count);
 }
@@ -300,10 +301,11 @@ TEST_F(GpuGroupTest, Int4WithoutGraphs) {
   ExpectSame({.weights = Weights::kInt4, .graphs = false});
 }
 TEST_F(GpuGroupTest, Fp8) {
-  ExpectSame({.weights = Weights::kFp8});
+  // Tensor ranks round what they have of a row by the largest value of each 128.
+  ExpectSame({.weights = Weights::kFp8, .tolerance = {.nmse = 1e-4, .max_abs = 0.5}});
 }
 TEST_F(GpuGroupTest, W4A8) {
-  ExpectSame({.weights = Weights::kW4A8});
+  ExpectSame({.weights = Weights::kW4A8, .tolerance = {.nmse = 5e-5, .max_abs = 0.3}});
 }
 
 }  // namespace
