@@ -4,6 +4,8 @@
 
 #include "base/check.h"
 #include "model/k2_model.h"
+#include "model/model_ranks.h"
+#include "ops/gpu_exchange.h"
 #include "weights/dummy_source.h"
 #include "weights/online_fp8_source.h"
 
@@ -373,6 +375,27 @@ TEST(MemoryPlanTest, ReplicasThatShareExpertsHaveAPartOfThemAndRoomForAllRows) {
   EXPECT_EQ(bytes(one.arenas, "rows of other replicas"), 0);
   // Rows in bf16 and their sums in f32, 7,168 wide, of 4 replicas.
   EXPECT_GT(bytes(of_four.arenas, "rows of other replicas"), 4 * 1024 * 7168 * (2 * 2 + 4));
+}
+
+// Rows of others travel by an exchange whose memory does not grow with the replicas' steps.
+TEST(MemoryPlanTest, ReplicasOnGpusExchangeRowsByMemoryOfTheirOwn) {
+  PlanOptions options;
+  options.device = FindDevice("h200").value();
+  options.layout = {.data = 8, .whole_experts = true};
+  options.max_num_batched_tokens = 1024;
+  const ModelDescription model = DescribeModel("Kimi-K2-Instruct").value();
+  const MemoryPlan plan = PlanMemory(model, options).value();
+  const auto bytes = [&](const char* name) {
+    int64_t sum = 0;
+    for (const PlanItem& item : plan.stages[0].arenas) sum += item.name == name ? item.bytes : 0;
+    return sum;
+  };
+  const GpuRankArgs args = RankArgsOf(model.config, options.layout, 0, 1024, DType::kBf16);
+  EXPECT_EQ(bytes("exchange of ranks"), static_cast<int64_t>(cuda::PlanMemory(args).bytes));
+  EXPECT_GT(bytes("exchange of ranks"), int64_t{16} << 20);
+  EXPECT_EQ(bytes("NCCL"), 0);
+  // Rows in bf16, what they chose, and sums in f32.
+  EXPECT_EQ(bytes("rows of other replicas"), 8 * 1024 * (7168 * (2 + 4) + 8 * 8));
 }
 
 TEST(MemoryPlanTest, AHostThatHasRoomIsToldHowMuchCacheToAskFor) {
