@@ -13,8 +13,11 @@ inline constexpr Idle kCacheSizeIsGiven = {
     "where no GPU is used, and beside --kv-cache-memory-bytes",
     [](const RunFacts& facts) { return !facts.gpu || facts.kv_bytes; }};
 inline constexpr Idle kStepsCannotOverlap = {
-    "where no GPU is used, and with several stages or nodes",
-    [](const RunFacts& facts) { return !facts.gpu || facts.pipeline > 1 || facts.nodes > 1; }};
+    "where no GPU is used, with several stages or nodes, and with experts that replicas share",
+    [](const RunFacts& facts) {
+      return !facts.gpu || facts.pipeline > 1 || facts.nodes > 1 ||
+             (facts.replicas > 1 && facts.whole_experts);
+    }};
 inline constexpr Idle kOneTensorRank = {"with one tensor rank",
                                         [](const RunFacts& facts) { return facts.tensor == 1; }};
 inline constexpr Idle kOneExpertRank = {

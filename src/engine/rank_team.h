@@ -30,7 +30,7 @@ class RankTeam final : public Executor {
                                                  std::unique_ptr<NodeWorld> nodes = nullptr,
                                                  bool ahead = false);
   static bool CanPlanAhead(const ParallelLayout& layout, int32_t nodes) {
-    return layout.pipeline == 1 && nodes == 1;
+    return layout.pipeline == 1 && layout.data == 1 && nodes == 1;
   }
 
   int plans_in_flight() const override { return ahead_ ? 2 : layout_.pipeline; }

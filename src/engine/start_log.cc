@@ -92,7 +92,7 @@ void LogCache(const StartArgs& args, const KvBudget& budget, KvForm form) {
   if (!config.async_scheduling) return;
   if (args.layout.ranks() == 1 || RankTeam::CanPlanAhead(args.layout, config.nodes)) {
     BT_LOG(Info, "Asynchronous scheduling is enabled.");
-  } else if (args.gpu()) {
+  } else if (args.gpu() && args.layout.data == 1) {
     BT_LOG(Info, "No asynchronous scheduling: as many plans are under way as there are stages.");
   }
 }
