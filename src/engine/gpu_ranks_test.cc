@@ -68,8 +68,8 @@ std::vector<float> LogitsOf(K2Model& model, test::TinyRunner& runner) {
   return out;
 }
 
-Status Meet(Link* link) {
-  GroupOptions everyone{.name = "test", .ranks = {}};
+Status Meet(Link* link, const std::string& name) {
+  GroupOptions everyone{.name = name, .ranks = {}};
   for (int32_t rank = 0; rank < link->ranks(); ++rank) everyone.ranks.push_back(rank);
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> all, JoinGroup(link, everyone));
   return all->Barrier();
@@ -101,9 +101,11 @@ Result<std::vector<float>> OnRank(const Case& setup, Link* link, const ParallelL
   BT_RETURN_IF_ERROR(model->WarmUp(setup.kv, kStepTokens, 4, arena, kStepTokens));
   test::TinyRunner runner(*model, kTokens, setup.kv, std::move(arena));
   // Nobody allocates or loads while another waits for it in a step.
-  if (link != nullptr) BT_RETURN_IF_ERROR(Meet(link));
+  if (link != nullptr) BT_RETURN_IF_ERROR(Meet(link, "before"));
   std::vector<float> logits = LogitsOf(*model, runner);
   if (ranks != nullptr) BT_RETURN_IF_ERROR(ranks->status());
+  // Nor gives memory back, which on a share of a card waits for all ranks of the card.
+  if (link != nullptr) BT_RETURN_IF_ERROR(Meet(link, "behind"));
   return logits;
 }
 
