@@ -123,9 +123,8 @@ constexpr FlagSpec kEngineFlags[] = {
     {.name = "additional-config",
      .kind = kJsonObject,
      .initial = "{}",
-     .state = kNoEffectHere,
-     .reason = "these are settings of Ascend devices",
-     .help = "Settings for Ascend devices."},
+     .help = "Settings for Ascend devices, of which {\"scheduler_config\": "
+             "{\"enable_balance_scheduling\": true}} works here, as --balance-scheduling does."},
     {.name = "performance-mode",
      .kind = kString,
      .initial = "balanced",
