@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "route/known_prefixes.h"
+#include "route/replica_choice.h"
 
 namespace baltoro {
 
@@ -42,6 +43,12 @@ class ReplicaGroup final : public Engine {
   void Profile(const ProfileAsk& ask, const ProfileDone& done) override;
   void Leave() override;
   std::vector<const Engine*> replicas() const override;
+
+  // For tests: what it counts of each replica, how many blocks it takes for known there, and how
+  // many requests it has.
+  std::vector<ReplicaLoad> loads() const;
+  size_t known_blocks(int32_t replica) const;
+  size_t open_requests() const;
 
  private:
   struct Replica {
