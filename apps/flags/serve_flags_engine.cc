@@ -123,8 +123,9 @@ constexpr FlagSpec kEngineFlags[] = {
     {.name = "additional-config",
      .kind = kJsonObject,
      .initial = "{}",
-     .help = "Settings for Ascend devices, of which {\"scheduler_config\": "
-             "{\"enable_balance_scheduling\": true}} works here, as --balance-scheduling does."},
+     .reason = "balance scheduling alone, {\"scheduler_config\": {\"enable_balance_scheduling\": "
+               "true}}, as --balance-scheduling; the others have no effect here",
+     .help = "Settings for Ascend devices."},
     {.name = "performance-mode",
      .kind = kString,
      .initial = "balanced",

@@ -32,33 +32,42 @@ Status NoneServes() {
 
 }  // namespace
 
-ReplicaGroup::ReplicaGroup(EventSink sink) : sink_(std::move(sink)), names_(RandomKey()) {}
+ReplicaGroup::ReplicaGroup(int32_t count, EventSink sink)
+    : sink_(std::move(sink)), names_(RandomKey()), replicas_(static_cast<size_t>(count)) {
+  BT_CHECK(count > 0);
+}
 
 Result<std::unique_ptr<Engine>> ReplicaGroup::Start(int32_t count,
                                                     const Maker& maker,
                                                     EventSink sink) {
-  BT_CHECK(count > 0);
-  std::unique_ptr<ReplicaGroup> group(new ReplicaGroup(std::move(sink)));
-  group->replicas_.resize(static_cast<size_t>(count));
+  std::unique_ptr<ReplicaGroup> group(new ReplicaGroup(count, std::move(sink)));
   std::vector<Status> said(static_cast<size_t>(count));
   {
     std::vector<std::jthread> starters;
     for (int32_t i = 0; i < count; ++i) {
-      starters.emplace_back([&, i, raw = group.get()] {
-        const auto at = static_cast<size_t>(i);
-        auto made = maker(
-            i, [raw, i](std::vector<TokenEvent> events) { raw->OnEvents(i, std::move(events)); });
-        if (!made.ok()) {
-          said[at] = made.status();
-          return;
-        }
-        raw->replicas_[at].engine = std::move(made).value();
-        raw->replicas_[at].known = KnownPrefixes(raw->replicas_[at].engine->info().num_blocks);
-      });
+      starters.emplace_back(
+          [&, i, raw = group.get()] { said[static_cast<size_t>(i)] = raw->Make(i, maker); });
     }
   }
   for (const Status& status : said) BT_RETURN_IF_ERROR(status);
   return std::unique_ptr<Engine>(std::move(group));
+}
+
+Result<std::unique_ptr<ReplicaGroup>> ReplicaGroup::StartInTurn(int32_t count,
+                                                                const Maker& maker,
+                                                                EventSink sink) {
+  std::unique_ptr<ReplicaGroup> group(new ReplicaGroup(count, std::move(sink)));
+  for (int32_t i = 0; i < count; ++i) BT_RETURN_IF_ERROR(group->Make(i, maker));
+  return group;
+}
+
+Status ReplicaGroup::Make(int32_t replica, const Maker& maker) {
+  Replica& one = replicas_[static_cast<size_t>(replica)];
+  BT_ASSIGN_OR_RETURN(one.engine, maker(replica, [this, replica](std::vector<TokenEvent> events) {
+                        OnEvents(replica, std::move(events));
+                      }));
+  one.known = KnownPrefixes(one.engine->info().num_blocks);
+  return {};
 }
 
 ReplicaGroup::~ReplicaGroup() {

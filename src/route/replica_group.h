@@ -24,6 +24,10 @@ class ReplicaGroup final : public Engine {
   // Makes all replicas, at once, each on a thread of its own; returns when they are ready, or one
   // has said why it cannot be.
   static Result<std::unique_ptr<Engine>> Start(int32_t count, const Maker& maker, EventSink sink);
+  // The same on this thread alone, one after the other.
+  static Result<std::unique_ptr<ReplicaGroup>> StartInTurn(int32_t count,
+                                                           const Maker& maker,
+                                                           EventSink sink);
   // Ends every open request with kLost.
   ~ReplicaGroup() override;
 
@@ -67,7 +71,8 @@ class ReplicaGroup final : public Engine {
   };
   using OpenRequests = std::unordered_map<RequestId, Open>;
 
-  explicit ReplicaGroup(EventSink sink);
+  ReplicaGroup(int32_t count, EventSink sink);
+  Status Make(int32_t replica, const Maker& maker);
   std::vector<int32_t> Rank(const Open& open);
   Status Place(RequestId id);
   Status PlaceAt(RequestId id, int32_t replica);

@@ -76,8 +76,8 @@ class ReplicasSimulation {
 
   std::vector<SimulatedEngine*> engines_;  // one, or one a replica
   std::vector<std::unique_ptr<SimulatedEngine>> made_;
-  std::unique_ptr<Engine> engine_;
-  ReplicaGroup* group_ = nullptr;  // null once the door is gone
+  std::unique_ptr<ReplicaGroup> group_;
+  bool gone_ = false;  // the door
   std::unordered_map<uint64_t, Client> clients_;
   std::vector<uint64_t> open_;        // ids of those that wait for their final event
   std::vector<bool> served_;          // each replica, when the tick began
