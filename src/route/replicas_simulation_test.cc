@@ -36,7 +36,7 @@ class ReplicasSimulationTest : public ::testing::Test {
 };
 
 TEST_F(ReplicasSimulationTest, HoldsItsInvariantsOnEverySeed) {
-  const int seeds = Setting("BT_SIMULATION_SEEDS", 300);
+  const int seeds = Setting("BT_SIMULATION_SEEDS", 150);
   const int ticks = Setting("BT_SIMULATION_TICKS", kTicks);
   std::vector<std::pair<const char*, int64_t ReplicasReport::*>> counted = {
       {"requests", &ReplicasReport::requests},

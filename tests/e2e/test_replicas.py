@@ -74,9 +74,9 @@ def four():
 
 def test_requests_are_shared_out_and_none_is_lost_or_doubled(four):
     assert set(engines(four)) == {0, 1, 2, 3}
-    # The longer ones begin with an introduction of their person: of all together one replica's cache cannot hold half.
-    people = 40 if REQUESTS < 10_000 else 100
-    intros = [" ".join(f"word{who}x{i}" for i in range(15 * (who % 5))) for who in range(people)]
+    # In the long run many begin with an introduction of their person: of all together one replica's cache cannot hold half.
+    people, words = (40, 0) if REQUESTS < 10_000 else (100, 15)
+    intros = [" ".join(f"word{who}x{i}" for i in range(words * (who % 5))) for who in range(people)]
     prompts = [f"{intros[i % people]} Person {i % people}: what is {i} + {i * 7 % 90}? " + "The rest of this text is long. " * (i % 7)
                for i in range(REQUESTS)]
 
@@ -102,15 +102,15 @@ def test_requests_are_shared_out_and_none_is_lost_or_doubled(four):
     assert all(count > 0.1 * sum(generated.values()) for count in generated.values()), generated
     if REQUESTS < 10_000:
         return
-    # The same in turns, so that each person comes to each replica; with a salt, so that nothing of before is found.
+    # Some of them in turns, so that each person comes to each replica; with a salt, so that nothing of before is found.
     again, in_turns, took_in_turns = hit_rate_of(
-        lambda i: ask(prompts[i], {"X-data-parallel-rank": str((i + i // people) % 4)}, cache_salt="in turns"), range(REQUESTS))
-    assert again == answers
+        lambda i: ask(prompts[i], {"X-data-parallel-rank": str((i + i // people) % 4)}, cache_salt="in turns"), range(2000))
+    assert again == answers[:2000]
     lengths = sorted(count for _, count in answers)
     print(f"{REQUESTS} requests of {lengths[0]} to {lengths[-1]} tokens, median {lengths[len(lengths) // 2]}: of the prompts' tokens "
-          f"{hit_rate:.3f} found in {took:.0f} s; in turns {in_turns:.3f} in {took_in_turns:.0f} s; "
+          f"{hit_rate:.3f} found, in {took:.0f} s; of 2,000 in turns {in_turns:.3f}, in {took_in_turns:.0f} s; "
           f"answered by each {sorted(generated.values())}")
-    assert hit_rate > in_turns + 0.05
+    assert hit_rate > in_turns + 0.2
 
 
 def test_a_conversation_stays_where_its_prefix_is(four):
