@@ -166,6 +166,7 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config) {
   if (kOneExpertRank.holds(facts)) config.enable_expert_parallel = usual.enable_expert_parallel;
   if (kOneTensorRank.holds(facts)) config.mm_encoder_tp_mode = usual.mm_encoder_tp_mode;
   if (kSlicedExperts.holds(facts)) config.expert_placement = usual.expert_placement;
+  if (kSharesNoExperts.holds(facts)) config.balance_scheduling = usual.balance_scheduling;
   if (kRanksExchange.holds(facts)) config.modelled_exchange = usual.modelled_exchange;
   if (kTimesNoSteps.holds(facts)) config.target_step_ms = usual.target_step_ms;
   if (kNoScales.holds(facts)) {
@@ -226,6 +227,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
     }
   }
   config.async_scheduling = options.async_scheduling;
+  config.balance_scheduling = options.balance_scheduling.value_or(false);
   config.speculation = options.speculation;
   config.target_step_ms = options.target_step_ms;
   config.deterministic = options.deterministic;

@@ -161,6 +161,7 @@ class Values {
  private:
   test::TempDir dir_;
   std::map<std::string, Args, std::less<>> given_ = {
+      {"additional-config", {R"({"scheduler_config":{"enable_balance_scheduling":true}})"}},
       {"block-size", {"16"}},
       {"chat-template-content-format", {"string"}},
       {"compilation-config", {R"({"cudagraph_mode":"NONE"})"}},

@@ -59,6 +59,8 @@ constexpr Variable kVariables[] = {
     {"VLLM_LOGGING_LEVEL", "DEBUG, INFO, WARNING or ERROR."},
     {"VLLM_LOG_STATS_INTERVAL", "Seconds between two lines of statistics (10)."},
     {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1 lets --max-model-len exceed what the model was made for."},
+    {"VLLM_ASCEND_BALANCE_SCHEDULING",
+     "1 is --balance-scheduling, where neither that nor the same in --additional-config is given."},
     {"VLLM_CONFIGURE_LOGGING", "", "logging is set by VLLM_LOGGING_LEVEL alone"},
     {"VLLM_ENABLE_RESPONSES_API_STORE", "", "/v1/responses always keeps a bounded store"},
     {"VLLM_ENGINE_READY_TIMEOUT_S"},
@@ -242,6 +244,13 @@ Status ApplyOne(const std::string& name, const std::string& value, ServeOptions&
   } else if (name == "VLLM_MEDIA_EGRESS_BLOCK_PRIVATE") {
     if (value != "0" && value != "1") return Wrong(name, value, "0 or 1");
     options.media.private_hosts = value == "0";
+  } else if (name == "VLLM_ASCEND_BALANCE_SCHEDULING") {
+    if (value != "0" && value != "1") return Wrong(name, value, "0 or 1");
+    if (!options.balance_scheduling.has_value()) options.balance_scheduling = value == "1";
+    if (value == "1" && !options.replicas.share_experts) {
+      options.notices.push_back(fmt::format(
+          "environment: {}: no effect: there are no replicas that share experts", name));
+    }
   } else if (name == "VLLM_TUNED_CONFIG_FOLDER") {
     options.tuned_config_folder = value;
   } else if (name == "VLLM_SERVER_DEV_MODE") {

@@ -64,7 +64,8 @@ struct FlagSpec {
   double min = -std::numeric_limits<double>::infinity();  // of a number, inclusive
   double max = std::numeric_limits<double>::infinity();   // of a number, inclusive
   FlagState state = FlagState::kWorks;
-  std::string_view reason = {};   // why no effect, what is missing, what replaces it
+  std::string_view reason = {};  // why no effect, what is missing, what replaces it; for what alone
+                                 // it works
   std::string_view instead = {};  // what to do where it is refused; empty: leave it out
   const Idle* idle = nullptr;     // goes before the state: no effect where it holds
   std::string_view idle_reason = {};

@@ -46,7 +46,9 @@ std::string Today(const FlagSpec& spec) {
   }
   switch (spec.state) {
     case FlagState::kWorks:
-      if (spec.available.empty()) return "";
+      if (spec.available.empty()) {
+        return spec.reason.empty() ? "" : fmt::format("Works for {}.", spec.reason);
+      }
       return fmt::format("Works for {}; not available yet: {}.", TakenValues(spec), spec.reason);
     case FlagState::kNoEffectHere:
       return fmt::format("No effect here: {}.", spec.reason);

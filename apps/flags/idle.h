@@ -26,6 +26,9 @@ inline constexpr Idle kOneExpertRank = {
 inline constexpr Idle kSlicedExperts = {
     "without --enable-expert-parallel on several ranks",
     [](const RunFacts& facts) { return kOneExpertRank.holds(facts) || !facts.whole_experts; }};
+inline constexpr Idle kSharesNoExperts = {
+    "unless replicas share experts (--data-parallel-size with --enable-expert-parallel)",
+    [](const RunFacts& facts) { return facts.replicas == 1 || !facts.whole_experts; }};
 inline constexpr Idle kRanksExchange = {"with several ranks", [](const RunFacts& facts) {
                                           return facts.tensor * facts.pipeline > 1 ||
                                                  (facts.replicas > 1 && facts.whole_experts);

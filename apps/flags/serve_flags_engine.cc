@@ -123,8 +123,8 @@ constexpr FlagSpec kEngineFlags[] = {
     {.name = "additional-config",
      .kind = kJsonObject,
      .initial = "{}",
-     .state = kNoEffectHere,
-     .reason = "these are settings of Ascend devices",
+     .reason = "balance scheduling alone, {\"scheduler_config\": {\"enable_balance_scheduling\": "
+               "true}}, as --balance-scheduling; the others have no effect here",
      .help = "Settings for Ascend devices."},
     {.name = "performance-mode",
      .kind = kString,

@@ -63,6 +63,14 @@ constexpr FlagSpec kOwnFlags[] = {
      .idle_reason = "a CPU has one kernel for each operation",
      .help = "Table of `baltoro tune`, for this model, these ranks and this card: kernels that are "
              "used instead of the built-in choices. Without it, VLLM_TUNED_CONFIG_FOLDER."},
+    {.name = "balance-scheduling",
+     .kind = kBool,
+     .initial = "false",
+     .idle = &kSharesNoExperts,
+     .idle_reason = "there are no other replicas in a step",
+     .help = "While one of the replicas that share experts has --max-num-seqs requests at work, "
+             "none of them begins a waiting one: steps are shorter for those at work, first tokens "
+             "may come later."},
     {.name = "modelled-exchange",
      .kind = kString,
      .idle = &kRanksExchange,

@@ -225,6 +225,44 @@ Status FillSpeculation(const FlagReader& flags, ServeOptions& options) {
   return {};
 }
 
+// --balance-scheduling, and the same in the form of Ascend devices.
+Status FillBalance(const FlagReader& flags, ServeOptions& options) {
+  constexpr const char* kKey = "enable_balance_scheduling";
+  Json config = Json::object();
+  flags.Get("additional-config", config);
+  std::vector<std::string> idle;
+  const auto read = [&](const Json& object, const std::string& before) -> Status {
+    for (const auto& [key, value] : object.items()) {
+      if (key != kKey) {
+        if (!value.is_object() || key != "scheduler_config") idle.push_back(before + key);
+        continue;
+      }
+      if (!value.is_boolean()) {
+        return InvalidArgument(
+            fmt::format("argument --additional-config: {}{}: expected true or false", before, key));
+      }
+      options.balance_scheduling = value.get<bool>();
+      if (!options.replicas.share_experts) idle.push_back(before + key);
+    }
+    return {};
+  };
+  BT_RETURN_IF_ERROR(read(config, ""));
+  if (const auto nested = config.find("scheduler_config");
+      nested != config.end() && nested->is_object()) {
+    BT_RETURN_IF_ERROR(read(*nested, "scheduler_config."));
+  }
+  if (!idle.empty()) {
+    options.notices.push_back(
+        fmt::format("--additional-config {} has no effect here: of these settings of Ascend "
+                    "devices balance scheduling alone has, where replicas share experts",
+                    fmt::join(idle, ", ")));
+  }
+  if (flags.Has("balance-scheduling")) {
+    options.balance_scheduling = flags.Is("balance-scheduling");
+  }
+  return {};
+}
+
 Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
   Json config = Json::object();
   flags.Get("profiler-config", config);
@@ -311,6 +349,9 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   }
   if (const Status media = FillMedia(reader, options); !media.ok()) {
     return UsageError(table, media.message());
+  }
+  if (const Status balance = FillBalance(reader, options); !balance.ok()) {
+    return UsageError(table, balance.message());
   }
   const Status applied = ApplyEnvironment(environment, options);
   if (!applied.ok()) return UsageError(table, applied.message());

@@ -122,6 +122,7 @@ struct ServeOptions {
   int64_t max_num_batched_tokens = 0;  // 0: 2048, at least max_num_seqs
   int max_num_seqs = 0;                // 0: 256, at most max_num_batched_tokens
   std::string scheduling_policy = "fcfs";
+  std::optional<bool> balance_scheduling;  // empty: neither given nor in the environment
   int64_t max_queued_requests = 1024;
 
   // One line each, for the log at start.

@@ -532,6 +532,39 @@ TEST(ServeOptionsTest, TheFirstVariableThatNamesAnInterfaceCounts) {
   EXPECT_TRUE(address.own_address.kind == NodeAddress::Kind::kAddress);
 }
 
+TEST(ServeOptionsTest, BalanceIsAskedForInThreeWays) {
+  const Args group = {"-dp", "4", "-ep"};
+  const auto with = [&](const Args& more) {
+    Args args = group;
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  };
+  const Environment on = {{"VLLM_ASCEND_BALANCE_SCHEDULING", "1"}};
+  const std::string nested = R"({"scheduler_config":{"enable_balance_scheduling":true}})";
+  EXPECT_FALSE(Accept(group).balance_scheduling.has_value());
+  EXPECT_EQ(Accept(with({"--balance-scheduling"})).balance_scheduling, true);
+  EXPECT_EQ(Accept(group, on).balance_scheduling, true);
+  EXPECT_EQ(Accept(group, {{"VLLM_ASCEND_BALANCE_SCHEDULING", "0"}}).balance_scheduling, false);
+  EXPECT_EQ(Accept(with({"--no-balance-scheduling"}), on).balance_scheduling, false);
+  EXPECT_EQ(Accept(with({"--additional-config", nested})).balance_scheduling, true);
+  EXPECT_EQ(Accept(with({"--additional-config", R"({"enable_balance_scheduling":false})"}), on)
+                .balance_scheduling,
+            false);
+  EXPECT_TRUE(Accept(group, on).notices.empty());
+  EXPECT_TRUE(Accept(with({"--additional-config", nested})).notices.empty());
+
+  const char* none = "scheduler_config.enable_balance_scheduling has no effect here";
+  EXPECT_TRUE(HasLine(Accept({"--additional-config", nested}).notices, none));
+  EXPECT_TRUE(HasLine(
+      Accept(with({"--additional-config", R"({"a":1,"scheduler_config":{"b":2}})"})).notices,
+      "--additional-config a, scheduler_config.b has no effect here"));
+  EXPECT_TRUE(HasLine(Accept({"-dp", "4"}, on).notices,
+                      "VLLM_ASCEND_BALANCE_SCHEDULING: no effect: there are no replicas that"));
+  EXPECT_NE(End(with({"--additional-config", R"({"enable_balance_scheduling":1})"}))
+                .err.find("enable_balance_scheduling: expected true or false"),
+            std::string::npos);
+}
+
 TEST(ServeOptionsTest, OtherVariablesAreNamedOnceForEachKind) {
   const ServeOptions options = Accept({}, {{"HCCL_BUFFSIZE", "800"},
                                            {"VLLM_ASCEND_ENABLE_MLAPO", "1"},

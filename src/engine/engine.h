@@ -61,6 +61,7 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool priority_scheduling = false;
   bool async_scheduling = false;
+  bool balance_scheduling = false;  // of replicas that share experts: group_steps.h
   SpeculationConfig speculation = {};
   // How long a step with prompts may take while others wait for tokens; 0: as long as it takes;
   // below: 250 on a CPU, 60 on a GPU, and 0 for a stand-in.

@@ -20,7 +20,7 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
          c.allow_long_max_model_len, c.max_num_seqs, c.max_num_batched_tokens,
          c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
-         c.speculation.method, c.speculation.drafts, c.speculation.lookup_min,
+         c.balance_scheduling, c.speculation.method, c.speculation.drafts, c.speculation.lookup_min,
          c.speculation.lookup_max, c.speculation.model, c.speculation.draft_ranks,
          c.speculation.synthetic_rates, c.speculation.adaptive, c.target_step_ms,
          c.language_model_only, c.picture_cache_bytes, c.mm_encoder_tp_mode, c.deterministic,

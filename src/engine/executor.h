@@ -30,6 +30,14 @@ class Executor {
   virtual Status Start(StepPlan plan) = 0;
   // Waits for the result of the oldest plan that was started.
   virtual Result<StepResult> Finish() = 0;
+  // Before each plan. `full`: as many sequences run as may; `asks`: some wait. Whether those that
+  // wait may be admitted now: whoever computes the same steps may forbid it, and if some wait this
+  // waits until that is known.
+  virtual bool Admits(bool full, bool asks) {
+    static_cast<void>(full);
+    static_cast<void>(asks);
+    return true;
+  }
   // There is nothing to start before something arrives, and nothing in flight: who computes the
   // same steps does not wait for this one.
   virtual void Rest() {}

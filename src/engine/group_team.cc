@@ -26,6 +26,7 @@ class GroupTeam::Member final : public Executor {
     return team_->StartPlan(replica_, std::move(plan));
   }
   Result<StepResult> Finish() override { return team_->Finish(replica_); }
+  bool Admits(bool full, bool asks) override { return team_->Admits(replica_, full, asks); }
   void Rest() override { team_->Rest(replica_); }
   baltoro::Status status() const override { return team_->status(); }
   void Leave() override { team_->Leave(); }
@@ -37,12 +38,13 @@ class GroupTeam::Member final : public Executor {
 
 GroupTeam::GroupTeam(const ParallelLayout& layout,
                      std::unique_ptr<NodeWorld> nodes,
-                     std::unique_ptr<LocalRanks> local)
+                     std::unique_ptr<LocalRanks> local,
+                     bool balance)
     : layout_(layout),
       nodes_(std::move(nodes)),
       local_(std::move(local)),
-      rows_(layout.data),
-      replicas_(static_cast<size_t>(layout.data)),
+      balance_(balance),
+      steps_(layout.data),
       thread_([this] { RunSteps(); }) {}
 
 GroupTeam::~GroupTeam() {
@@ -56,18 +58,20 @@ GroupTeam::~GroupTeam() {
 
 Result<std::shared_ptr<GroupTeam>> GroupTeam::Start(const ParallelLayout& layout,
                                                     const MakeRank& make,
-                                                    std::unique_ptr<NodeWorld> nodes) {
+                                                    std::unique_ptr<NodeWorld> nodes,
+                                                    bool balance) {
   BT_CHECK(layout.pipeline == 1 && layout.data > 1);
   BT_ASSIGN_OR_RETURN(std::unique_ptr<LocalRanks> local,
                       nodes == nullptr ? LocalRanks::StartAll(layout, make)
                                        : StartRanksOfNode(*nodes, layout, make));
-  return std::shared_ptr<GroupTeam>(new GroupTeam(layout, std::move(nodes), std::move(local)));
+  return std::shared_ptr<GroupTeam>(
+      new GroupTeam(layout, std::move(nodes), std::move(local), balance));
 }
 
 std::vector<std::unique_ptr<Executor>> GroupTeam::Members(const std::shared_ptr<GroupTeam>& team) {
   std::vector<std::unique_ptr<Executor>> members;
-  for (size_t i = 0; i < team->replicas_.size(); ++i) {
-    members.push_back(std::make_unique<Member>(team, static_cast<int32_t>(i)));
+  for (int32_t i = 0; i < team->layout_.data; ++i) {
+    members.push_back(std::make_unique<Member>(team, i));
   }
   return members;
 }
@@ -75,28 +79,36 @@ std::vector<std::unique_ptr<Executor>> GroupTeam::Members(const std::shared_ptr<
 Status GroupTeam::StartPlan(int32_t replica, StepPlan plan) {
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return failure_;
-  Replica& one = replicas_[static_cast<size_t>(replica)];
-  BT_CHECK(one.state == State::kResting || one.state == State::kThinking);
-  one.plan = std::move(plan);
-  one.state = State::kPlanned;
+  steps_.Plan(replica, std::move(plan));
   changed_.notify_all();
   return {};
 }
 
 void GroupTeam::Rest(int32_t replica) {
   const std::lock_guard lock(mutex_);
-  Replica& one = replicas_[static_cast<size_t>(replica)];
-  if (one.state != State::kThinking) return;
-  one.state = State::kResting;
+  steps_.Rest(replica);
   changed_.notify_all();
+}
+
+bool GroupTeam::Admits(int32_t replica, bool full, bool asks) {
+  if (!balance_) return true;
+  std::unique_lock lock(mutex_);
+  steps_.Say(replica, full, asks);
+  changed_.notify_all();
+  if (!asks) return true;
+  std::optional<bool> admits;
+  changed_.wait(lock, [&] {
+    admits = steps_.Admits(replica);
+    return admits.has_value() || !failure_.ok();
+  });
+  return admits.value_or(true);
 }
 
 Result<StepResult> GroupTeam::Finish(int32_t replica) {
   std::unique_lock lock(mutex_);
-  Replica& one = replicas_[static_cast<size_t>(replica)];
-  changed_.wait(lock, [&] { return one.result.has_value() || !failure_.ok(); });
-  if (!one.result.has_value()) return failure_;
-  return *std::exchange(one.result, std::nullopt);
+  changed_.wait(lock, [&] { return steps_.HasResult(replica) || !failure_.ok(); });
+  if (!steps_.HasResult(replica)) return failure_;
+  return steps_.TakeResult(replica);
 }
 
 Status GroupTeam::status() const {
@@ -118,9 +130,10 @@ void GroupTeam::RunSteps() {
     PlanMessages messages;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stop_ || CanBegin(); });
+      changed_.wait(lock, [this] { return stop_ || steps_.CanBegin(); });
       if (stop_) return;
-      messages = TakePlans();
+      messages = steps_.Begin();
+      changed_.notify_all();  // for who has been refused in the step before
     }
     const Status status = RunStep(messages);
     if (status.ok()) continue;
@@ -129,32 +142,6 @@ void GroupTeam::RunSteps() {
     changed_.notify_all();
     return;
   }
-}
-
-bool GroupTeam::CanBegin() const {
-  const auto waited_for = [](const Replica& one) {
-    return one.state == State::kThinking || one.state == State::kComputing;
-  };
-  return std::ranges::none_of(replicas_, waited_for) &&
-         std::ranges::any_of(replicas_,
-                             [](const Replica& one) { return one.state == State::kPlanned; });
-}
-
-PlanMessages GroupTeam::TakePlans() {
-  PlanMessages messages;
-  std::vector<StepPlan*> plans;
-  for (Replica& one : replicas_) {
-    auto message = std::make_shared<PlanMessage>();
-    message->finished = std::exchange(one.finished, {});
-    if (one.state == State::kPlanned) {
-      message->plan = std::exchange(one.plan, {});
-      one.state = State::kComputing;
-    }
-    plans.push_back(&message->plan);
-    messages.push_back(std::move(message));
-  }
-  rows_.Tell(plans);
-  return messages;
 }
 
 Status GroupTeam::RunStep(const PlanMessages& messages) {
@@ -198,11 +185,7 @@ Status GroupTeam::TakeResultsOfNodes() {
 
 void GroupTeam::Deliver(int32_t replica, StepResult result) {
   const std::lock_guard lock(mutex_);
-  Replica& one = replicas_[static_cast<size_t>(replica)];
-  if (one.state != State::kComputing) return;  // a node told of what nobody asked for
-  one.finished.push_back(Essence(result));
-  one.result = std::move(result);
-  one.state = State::kThinking;
+  steps_.Deliver(replica, std::move(result));
   changed_.notify_all();
 }
 

@@ -9,7 +9,8 @@
 //   replica 2: Rest()      --+    (2: an empty plan)
 //
 // A step begins when every replica has either a plan or nothing to do, and one has a plan: one that
-// still commits its last step is waited for. While none has a plan all ranks sleep.
+// still commits its last step is waited for. While none has a plan all ranks sleep. The rules are
+// in group_steps.h.
 //
 // A thread of the team's own runs the steps. One failure ends all: the replicas are one failure
 // domain.
@@ -26,7 +27,7 @@
 #include <vector>
 
 #include "engine/executor.h"
-#include "engine/group_rows.h"
+#include "engine/group_steps.h"
 #include "engine/local_ranks.h"
 #include "engine/node_world.h"
 #include "parallel/layout.h"
@@ -36,43 +37,32 @@ namespace baltoro {
 class GroupTeam {
  public:
   // Of a layout of one stage. Without a world of nodes all ranks are threads of this process; with
-  // one, this is the head. Returns when all ranks are ready; the error is that of the rank which
-  // failed first.
+  // one, this is the head. With `balance`, no replica admits requests while one is full. Returns
+  // when all ranks are ready; the error is that of the rank which failed first.
   static Result<std::shared_ptr<GroupTeam>> Start(const ParallelLayout& layout,
                                                   const MakeRank& make,
-                                                  std::unique_ptr<NodeWorld> nodes = nullptr);
+                                                  std::unique_ptr<NodeWorld> nodes = nullptr,
+                                                  bool balance = false);
   ~GroupTeam();
   // The executor of each replica, once; they keep the team.
   static std::vector<std::unique_ptr<Executor>> Members(const std::shared_ptr<GroupTeam>& team);
 
  private:
   class Member;
-  enum class State : uint8_t {
-    kResting,    // an empty plan goes to its ranks
-    kThinking,   // it is waited for
-    kPlanned,    // its plan waits for the others
-    kComputing,  // its result is not there yet
-  };
-  struct Replica {
-    State state = State::kResting;
-    StepPlan plan;
-    std::vector<StepResult> finished;  // to be told with the next plan
-    std::optional<StepResult> result;  // to be taken
-  };
 
   GroupTeam(const ParallelLayout& layout,
             std::unique_ptr<NodeWorld> nodes,
-            std::unique_ptr<LocalRanks> local);
+            std::unique_ptr<LocalRanks> local,
+            bool balance);
   // Of a replica, from its own thread.
   Status StartPlan(int32_t replica, StepPlan plan);
   Result<StepResult> Finish(int32_t replica);
   void Rest(int32_t replica);
+  bool Admits(int32_t replica, bool full, bool asks);
   Status status() const;
   void Leave();
 
   void RunSteps();
-  bool CanBegin() const;  // under mutex_
-  PlanMessages TakePlans();
   Status RunStep(const PlanMessages& messages);
   Result<StepResult> WaitForResult(int32_t replica);
   Status TakeResultsOfNodes();
@@ -81,11 +71,11 @@ class GroupTeam {
   const ParallelLayout layout_;
   const std::unique_ptr<NodeWorld> nodes_;  // null: there is one
   const std::unique_ptr<LocalRanks> local_;
+  const bool balance_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  GroupRows rows_;  // of the team's thread
   // Below: under mutex_.
-  std::vector<Replica> replicas_;
+  GroupSteps steps_;
   Status failure_;
   bool stop_ = false;
 

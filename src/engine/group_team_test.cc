@@ -27,9 +27,10 @@ using ::testing::HasSubstr;
 
 class GroupEngine {
  public:
-  explicit GroupEngine(const ParallelLayout& layout, int32_t drafts = 0) {
+  explicit GroupEngine(const ParallelLayout& layout, int32_t drafts = 0, bool balance = false) {
     const auto table = std::make_shared<ConstraintTable>();
-    Start(layout, test::TinyRanks(layout, table, {}, CpuOps(DType::kF32), drafts), table, drafts);
+    Start(layout, test::TinyRanks(layout, table, {}, CpuOps(DType::kF32), drafts), table, drafts,
+          balance);
   }
   GroupEngine(const ParallelLayout& layout,
               const MakeRank& make,
@@ -59,16 +60,18 @@ class GroupEngine {
   void Start(const ParallelLayout& layout,
              const MakeRank& make,
              const std::shared_ptr<ConstraintTable>& table,
-             int32_t drafts) {
-    auto team = GroupTeam::Start(layout, make);
+             int32_t drafts,
+             bool balance = false) {
+    auto team = GroupTeam::Start(layout, make, /*nodes=*/nullptr, balance);
     ASSERT_TRUE(team.ok()) << team.status().message();
     std::vector<std::unique_ptr<LocalEngine>> replicas;
     int32_t number = 0;
+    EngineConfig config = test::TinyConfig(drafts);
+    if (balance) config.max_num_seqs = 2;
     for (std::unique_ptr<Executor>& member : GroupTeam::Members(team.value())) {
       replicas.push_back(std::make_unique<LocalEngine>(
-          test::TinyConfig(drafts), test::TinyInfo(), std::move(member),
-          ExpertGroup::SinkOf(number++, log_.sink()), std::make_shared<test::ScriptedFactory>(),
-          table));
+          config, test::TinyInfo(), std::move(member), ExpertGroup::SinkOf(number++, log_.sink()),
+          std::make_shared<test::ScriptedFactory>(), table));
     }
     group_ = std::make_unique<ExpertGroup>(std::move(replicas));
   }
@@ -234,6 +237,16 @@ TEST(GroupTeamTest, ReplicasThatRecordStepsMakeThemAlike) {
       }
     }
   }
+}
+
+// One replica is full most of the time, and the others wait with it.
+TEST(GroupTeamTest, ReplicasThatBalanceAnswerAsOneRankDoes) {
+  const std::vector<Request> requests = test::MixedRequests();
+  const std::vector<std::vector<TokenId>> one = AnswersOfOne(requests);
+  GroupEngine engine({.data = 3, .whole_experts = true}, /*drafts=*/0, /*balance=*/true);
+  EXPECT_EQ(engine.Answers(requests, [](size_t i) { return i % 3; }), one);
+  EXPECT_EQ(engine.Answers(requests, [](size_t i) { return i % 4 == 0 ? 1 : 2; }), one);
+  EXPECT_EQ(engine.Answers(requests, [](size_t) { return 0; }), one);
 }
 
 TEST(GroupTeamTest, ARequestNamesItsReplica) {

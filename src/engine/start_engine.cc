@@ -127,8 +127,9 @@ Result<Executors> StartExecutors(const RankRecipe& recipe,
   if (config.node_rank > 0) {
     BT_ASSIGN_OR_RETURN(out.followers, StartRanksOfNode(*nodes, layout, make));
   } else if (layout.data > 1) {
-    BT_ASSIGN_OR_RETURN(const std::shared_ptr<GroupTeam> team,
-                        GroupTeam::Start(layout, make, std::move(nodes)));
+    BT_ASSIGN_OR_RETURN(
+        const std::shared_ptr<GroupTeam> team,
+        GroupTeam::Start(layout, make, std::move(nodes), config.balance_scheduling));
     out.of_replicas = GroupTeam::Members(team);
   } else {
     BT_ASSIGN_OR_RETURN(std::unique_ptr<Executor> team,

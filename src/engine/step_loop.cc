@@ -37,6 +37,7 @@ StepLoop::StepLoop(const SchedulerConfig& config,
       budget_(std::move(budget)),
       draft_count_(speculation, executor.plans_in_flight()),
       turn_expected_(budget_ ? 0 : -1),
+      max_num_seqs_(config.max_num_seqs),
       queued_requests_max_(config.max_queued_requests),
       queued_tokens_max_(int64_t{8} * config.num_blocks * kBlockTokens) {
   if (factory == nullptr) return;
@@ -223,13 +224,17 @@ Status StepLoop::Step() {
   stuck_ = false;
   const Seconds start = clock_.Now();
   StepPlan plan;
+  bool admits = true;
   if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) {
+    const SchedulerStats now = scheduler_.stats();
+    admits = executor_.Admits(now.running >= max_num_seqs_, now.waiting > 0);
     {
       ProfileSpan span("schedule");
       // In a pipeline each plan has its share.
       const int32_t stages = executor_.stages();
-      const int32_t sequences = (scheduler_.stats().running + stages - 1) / stages;
-      plan = scheduler_.Plan(budget_ ? budget_->costs() : StepCosts(), draft_count_.Ask(sequences));
+      const int32_t sequences = (now.running + stages - 1) / stages;
+      plan = scheduler_.Plan(budget_ ? budget_->costs() : StepCosts(), draft_count_.Ask(sequences),
+                             admits);
       if (plan.empty()) span.Forget();
     }
     DeliverStarted();
@@ -249,6 +254,7 @@ Status StepLoop::Step() {
   stuck_ = scheduler_.plans_in_flight() == 0;
   if (stuck_) {
     executor_.Rest();
+    stuck_ = admits;  // who may not admit requests asks again
     return executor_.status();
   }
 

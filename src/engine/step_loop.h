@@ -132,6 +132,7 @@ class StepLoop {
   std::unordered_map<const void*, int64_t> preparing_constraints_;
   int64_t preparing_bytes_ = 0;                      // of those
   int64_t queued_requests_ = 0, queued_tokens_ = 0;  // in the scheduler, when last seen
+  const int32_t max_num_seqs_;
   const int64_t queued_requests_max_, queued_tokens_max_;
   bool stop_ = false;
   EngineStats stats_;

@@ -99,6 +99,46 @@ TEST(StepLoopTest, ALongPromptIsCutByTheTimeThatItsStepsTook) {
   }
 }
 
+// Says once in three steps that requests may be admitted.
+class ReluctantExecutor final : public Executor {
+ public:
+  int plans_in_flight() const override { return 1; }
+  bool Admits(bool full, bool asks) override {
+    if (full) ++fulls;
+    return asks && ++asked % 3 == 0;
+  }
+  Status Start(StepPlan plan) override {
+    admissions += std::ssize(plan.admitted);
+    plan_ = std::move(plan);
+    return {};
+  }
+  Result<StepResult> Finish() override { return runner_.Run(plan_); }
+
+  std::atomic<int64_t> asked = 0, fulls = 0, admissions = 0;
+
+ private:
+  StandInRunner runner_{8, /*step_ms=*/0};
+  StepPlan plan_;
+};
+
+TEST(StepLoopTest, RequestsBeginWhenTheExecutorAdmitsThem) {
+  SchedulerConfig config;
+  config.num_blocks = 100;
+  config.max_model_len = 4096;
+  config.max_num_seqs = 1;
+  ReluctantExecutor executor;
+  test::EventLog log;
+  StepLoop loop(config, executor, log.sink());
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(loop.Submit(MakeRequest(id, 20, 4)).ok());
+  std::thread thread([&] { loop.Run(); });
+  for (uint64_t id = 1; id <= 3; ++id) EXPECT_EQ(log.WaitForEnd(id).tokens.size(), 4u);
+  loop.Stop();
+  thread.join();
+  EXPECT_EQ(executor.admissions, 3);
+  EXPECT_GE(executor.asked, 9);
+  EXPECT_GE(executor.fulls, 9);
+}
+
 TEST(StepLoopTest, ATargetIsDealtOutToStagesAndIsNotForFixedSteps) {
   EngineConfig config;
   EXPECT_FALSE(MakeStepBudget(config, {}, 1).has_value());

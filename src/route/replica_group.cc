@@ -10,8 +10,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "cache/block_id.h"
-#include "route/replica_choice.h"
 #include "schedule/block_name.h"
+#include "schedule/planted_bug.h"
 
 namespace baltoro {
 namespace {
@@ -32,33 +32,42 @@ Status NoneServes() {
 
 }  // namespace
 
-ReplicaGroup::ReplicaGroup(EventSink sink) : sink_(std::move(sink)), names_(RandomKey()) {}
+ReplicaGroup::ReplicaGroup(int32_t count, EventSink sink)
+    : sink_(std::move(sink)), names_(RandomKey()), replicas_(static_cast<size_t>(count)) {
+  BT_CHECK(count > 0);
+}
 
 Result<std::unique_ptr<Engine>> ReplicaGroup::Start(int32_t count,
                                                     const Maker& maker,
                                                     EventSink sink) {
-  BT_CHECK(count > 0);
-  std::unique_ptr<ReplicaGroup> group(new ReplicaGroup(std::move(sink)));
-  group->replicas_.resize(static_cast<size_t>(count));
+  std::unique_ptr<ReplicaGroup> group(new ReplicaGroup(count, std::move(sink)));
   std::vector<Status> said(static_cast<size_t>(count));
   {
     std::vector<std::jthread> starters;
     for (int32_t i = 0; i < count; ++i) {
-      starters.emplace_back([&, i, raw = group.get()] {
-        const auto at = static_cast<size_t>(i);
-        auto made = maker(
-            i, [raw, i](std::vector<TokenEvent> events) { raw->OnEvents(i, std::move(events)); });
-        if (!made.ok()) {
-          said[at] = made.status();
-          return;
-        }
-        raw->replicas_[at].engine = std::move(made).value();
-        raw->replicas_[at].known = KnownPrefixes(raw->replicas_[at].engine->info().num_blocks);
-      });
+      starters.emplace_back(
+          [&, i, raw = group.get()] { said[static_cast<size_t>(i)] = raw->Make(i, maker); });
     }
   }
   for (const Status& status : said) BT_RETURN_IF_ERROR(status);
   return std::unique_ptr<Engine>(std::move(group));
+}
+
+Result<std::unique_ptr<ReplicaGroup>> ReplicaGroup::StartInTurn(int32_t count,
+                                                                const Maker& maker,
+                                                                EventSink sink) {
+  std::unique_ptr<ReplicaGroup> group(new ReplicaGroup(count, std::move(sink)));
+  for (int32_t i = 0; i < count; ++i) BT_RETURN_IF_ERROR(group->Make(i, maker));
+  return group;
+}
+
+Status ReplicaGroup::Make(int32_t replica, const Maker& maker) {
+  Replica& one = replicas_[static_cast<size_t>(replica)];
+  BT_ASSIGN_OR_RETURN(one.engine, maker(replica, [this, replica](std::vector<TokenEvent> events) {
+                        OnEvents(replica, std::move(events));
+                      }));
+  one.known = KnownPrefixes(one.engine->info().num_blocks);
+  return {};
 }
 
 ReplicaGroup::~ReplicaGroup() {
@@ -85,7 +94,7 @@ Status ReplicaGroup::Submit(Request request) {
     }
   }
   Status placed = Place(id);
-  if (!placed.ok()) {
+  if (!placed.ok() && !Planted(PlantedBug::kRefusedStaysOpen)) {
     const std::lock_guard lock(mutex_);
     open_.erase(id);
   }
@@ -113,7 +122,8 @@ Status ReplicaGroup::Place(RequestId id) {
   {
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < replicas_.size(); ++i) {
-      if (!serves[i]) replicas_[i].known.Clear();
+      if (!serves[i] && !Planted(PlantedBug::kKnownOutlivesReplica)) replicas_[i].known.Clear();
+      if (Planted(PlantedBug::kAsksTheSilent)) serves[i] = true;
     }
     const Open& open = open_.at(id);
     order = open.request->replica >= 0 ? std::vector{open.request->replica} : Rank(open);
@@ -124,6 +134,7 @@ Status ReplicaGroup::Place(RequestId id) {
     const Status placed = PlaceAt(id, replica);
     const bool full = placed.code() == Code::kResourceExhausted;
     if (!full && placed.code() != Code::kUnavailable) return placed;
+    if (full && Planted(PlantedBug::kFullEndsTheSearch)) return placed;
     if (full || said.code() == Code::kUnavailable) said = placed;
   }
   return said;
@@ -154,8 +165,8 @@ Status ReplicaGroup::PlaceAt(RequestId id, int32_t which) {
     if (status.ok()) {
       replica.known.Use(open.names);
       last_ = which;
-      abort = open.aborted;
-    } else {
+      abort = open.aborted && !Planted(PlantedBug::kAbortBesideSubmission);
+    } else if (!Planted(PlantedBug::kRefusedStillCounts)) {
       LeaveReplica(open);
     }
   }
@@ -185,12 +196,16 @@ void ReplicaGroup::OnEvents(int32_t which, std::vector<TokenEvent> events) {
       if (found == open_.end() || found->second.replica != which) return true;
       Open& open = found->second;
       if (event.finish == FinishReason::kLost) {
-        replicas_[static_cast<size_t>(which)].known.Clear();
-        const bool moves = open.request != nullptr && open.request->replica < 0 && !open.aborted &&
-                           open.moves < kMovesMax && !stopping_;
+        if (!Planted(PlantedBug::kKnownOutlivesReplica)) {
+          replicas_[static_cast<size_t>(which)].known.Clear();
+        }
+        const bool gone = open.aborted && !Planted(PlantedBug::kMovesWhatIsAborted);
+        const bool too_often = open.moves >= kMovesMax && !Planted(PlantedBug::kMovesForEver);
+        const bool moves = open.request != nullptr && open.request->replica < 0 && !gone &&
+                           !too_often && !stopping_;
         if (moves) {
           ++open.moves;
-          LeaveReplica(open);
+          if (!Planted(PlantedBug::kMovedStillCounts)) LeaveReplica(open);
           homeless.push_back(event.request);
           return true;
         }
@@ -198,7 +213,8 @@ void ReplicaGroup::OnEvents(int32_t which, std::vector<TokenEvent> events) {
       event.replica = which;
       if (!event.tokens.empty() || !event.prompt_logprobs.empty()) Answered(open);
       const bool over = event.finish != FinishReason::kNone;
-      const bool told = event.started && std::exchange(open.started, true);
+      const bool told =
+          event.started && std::exchange(open.started, true) && !Planted(PlantedBug::kStartedAgain);
       if (over) {
         LeaveReplica(open);
         open_.erase(found);
@@ -213,7 +229,7 @@ void ReplicaGroup::OnEvents(int32_t which, std::vector<TokenEvent> events) {
   std::vector<TokenEvent> lost;
   for (const RequestId id : homeless) {
     const Status placed = Place(id);
-    if (placed.ok()) continue;
+    if (placed.ok() || Planted(PlantedBug::kHomelessIsForgotten)) continue;
     lost.emplace_back().request = id;
     lost.back().Fail(placed);
     lost.back().replica = which;
@@ -226,8 +242,11 @@ void ReplicaGroup::OnEvents(int32_t which, std::vector<TokenEvent> events) {
 // It has a first token, and stays where it is. Under mutex_.
 void ReplicaGroup::Answered(Open& open) {
   if (open.request == nullptr) return;
-  replicas_[static_cast<size_t>(open.replica)].waiting_tokens -=
-      std::exchange(open.waiting_tokens, 0);
+  if (!Planted(PlantedBug::kAnsweredStillWaits)) {
+    replicas_[static_cast<size_t>(open.replica)].waiting_tokens -=
+        std::exchange(open.waiting_tokens, 0);
+  }
+  if (Planted(PlantedBug::kMovesWhatIsAnswered)) return;
   open.request = nullptr;
   open.names = {};
 }
@@ -238,6 +257,25 @@ void ReplicaGroup::LeaveReplica(Open& open) {
   replica.waiting_tokens -= std::exchange(open.waiting_tokens, 0);
   --replica.open;
   open.replica = -1;
+}
+
+std::vector<ReplicaLoad> ReplicaGroup::loads() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ReplicaLoad> loads;
+  for (const Replica& replica : replicas_) {
+    loads.push_back({.waiting_tokens = replica.waiting_tokens, .open = replica.open});
+  }
+  return loads;
+}
+
+size_t ReplicaGroup::known_blocks(int32_t replica) const {
+  const std::lock_guard lock(mutex_);
+  return replicas_[static_cast<size_t>(replica)].known.size();
+}
+
+size_t ReplicaGroup::open_requests() const {
+  const std::lock_guard lock(mutex_);
+  return open_.size();
 }
 
 EngineStats ReplicaGroup::stats() const {

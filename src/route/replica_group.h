@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "route/known_prefixes.h"
+#include "route/replica_choice.h"
 
 namespace baltoro {
 
@@ -23,6 +24,10 @@ class ReplicaGroup final : public Engine {
   // Makes all replicas, at once, each on a thread of its own; returns when they are ready, or one
   // has said why it cannot be.
   static Result<std::unique_ptr<Engine>> Start(int32_t count, const Maker& maker, EventSink sink);
+  // The same on this thread alone, one after the other.
+  static Result<std::unique_ptr<ReplicaGroup>> StartInTurn(int32_t count,
+                                                           const Maker& maker,
+                                                           EventSink sink);
   // Ends every open request with kLost.
   ~ReplicaGroup() override;
 
@@ -43,6 +48,12 @@ class ReplicaGroup final : public Engine {
   void Leave() override;
   std::vector<const Engine*> replicas() const override;
 
+  // For tests: what it counts of each replica, how many blocks it takes for known there, and how
+  // many requests it has.
+  std::vector<ReplicaLoad> loads() const;
+  size_t known_blocks(int32_t replica) const;
+  size_t open_requests() const;
+
  private:
   struct Replica {
     std::unique_ptr<Engine> engine;
@@ -60,7 +71,8 @@ class ReplicaGroup final : public Engine {
   };
   using OpenRequests = std::unordered_map<RequestId, Open>;
 
-  explicit ReplicaGroup(EventSink sink);
+  ReplicaGroup(int32_t count, EventSink sink);
+  Status Make(int32_t replica, const Maker& maker);
   std::vector<int32_t> Rank(const Open& open);
   Status Place(RequestId id);
   Status PlaceAt(RequestId id, int32_t replica);

@@ -1,8 +1,8 @@
 #pragma once
 
-// Bugs that engines of this kind have really had. The simulation must find each of them; they are
-// compiled in only where BT_PLANTED_BUGS is defined, which is the simulation test's own copy of
-// the scheduler.
+// Bugs that engines of this kind have really had. A simulation must find each of them: that of the
+// scheduler, or that of replicas behind a door (route/testing/). They are compiled in only where
+// BT_PLANTED_BUGS is defined, which is the simulations' own copies of what they simulate.
 
 namespace baltoro {
 
@@ -55,6 +55,31 @@ enum class PlantedBug {
   kPicturesKept,                // a sequence that leaves holds its pictures for ever
   kPictureHoldsQueue,           // the queue waits for the picture that its head begins with
   kChunkIgnoresContext,         // a chunk late in its prompt costs as much as one at its beginning
+
+  // Of the steps of replicas that share experts.
+  kStepLeavesThinkersBehind,  // a step begins while a replica makes its plan
+  kRestIsNotHeard,            // who has nothing to do is waited for
+  kStepsOfNobody,             // steps are computed though no replica has a plan
+  kResultsToldAgain,          // ranks hear of a result with each plan that follows
+  kAdmitsBesideFull,          // requests are admitted though a replica is full
+  kAdmitsBeforeAllSaid,       // likewise, where that one has not said so yet
+  kRefusedIsForgotten,        // who may not admit requests now is not waited for in the next step
+
+  // Of replicas behind one door.
+  kMovesWhatIsAnswered,    // a request goes elsewhere though the client has tokens of it
+  kMovesWhatIsAborted,     // likewise, though its client has gone
+  kMovesForEver,           // no end to the replicas that a request can take with it
+  kMovedStillCounts,       // a request counts for the replica that lost it, too
+  kRefusedStillCounts,     // likewise, for one that refused it
+  kAnsweredStillWaits,     // the prompt of a request that is answered counts as waiting
+  kRefusedStaysOpen,       // a request that no replica takes is kept
+  kHomelessIsForgotten,    // a request that no other replica takes never hears so
+  kStartedAgain,           // a client hears twice that its request left the queue
+  kAbortBesideSubmission,  // an abort is lost that comes while a replica is given the request
+  kFullEndsTheSearch,      // a request is refused though the next replica has room
+  kAsksTheSilent,          // requests go to a replica that gives no sign of life
+  kKnownOutlivesReplica,   // a replica that began anew counts as knowing prompts
+  kEventsOfOneForAll,      // what replicas of one engine tell is taken for the first one's
 };
 
 #ifdef BT_PLANTED_BUGS

@@ -104,8 +104,10 @@ class Scheduler {
   void Abort(RequestId id);
   // What to compute next; empty when there is nothing to do before a commit or a new request. With
   // prompt_chunk the costs have no effect. Asks for as many drafts behind what is sampled as are
-  // wanted, and drafts_max at most.
-  StepPlan Plan(const StepCosts& costs = {}, int32_t drafts_wanted = kDraftsMax);
+  // wanted, and drafts_max at most. Unless it `admits`, all that waits goes on waiting.
+  StepPlan Plan(const StepCosts& costs = {},
+                int32_t drafts_wanted = kDraftsMax,
+                bool admits = true);
   void Commit(const StepResult& result);
   // The events since the last call, in order; at most one per request and commit.
   std::vector<TokenEvent> TakeEvents();
@@ -155,7 +157,7 @@ class Scheduler {
 
   // scheduler_plan.cc
   void PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget);
-  void PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget);
+  void PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget, bool admits);
   bool AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget);
   bool Admit(Sequence& sequence, std::vector<BlockId> hits);
   std::vector<BlockId> PrefixOf(Sequence& sequence);

@@ -33,7 +33,7 @@ int32_t Scheduler::Decoding() const {
   }));
 }
 
-StepPlan Scheduler::Plan(const StepCosts& costs, int32_t drafts_wanted) {
+StepPlan Scheduler::Plan(const StepCosts& costs, int32_t drafts_wanted, bool admits) {
   StepPlan plan;
   plan.step = next_step_;
   plan.drafts_wanted = std::clamp(drafts_wanted, 0, config_.drafts_max);
@@ -55,7 +55,7 @@ StepPlan Scheduler::Plan(const StepCosts& costs, int32_t drafts_wanted) {
   short_of_blocks_ = false;
   PlanDecodes(plan, record, budget);
   budget.prompt_cost = costs_.PromptLimit(limit, budget.rest_cost);
-  PlanPrompts(plan, record, budget);
+  PlanPrompts(plan, record, budget, admits);
   PlanBlocks(plan, record);
   // Not before: all encoding of a plan comes before it computes sequences.
   for (const PlannedEntry& entry : record.entries) {
@@ -121,9 +121,8 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
 }
 
 // Of running sequences and of new ones alike, in the order of service.
-void Scheduler::PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget) {
+void Scheduler::PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget, bool admits) {
   const ServedBefore before{config_.priority_policy};
-  bool admits = true;
   for (size_t i = 0; budget.tokens > 0;) {
     Sequence* known = i < running_.size() ? running_[i] : nullptr;
     if (known != nullptr && (Decodes(*known) || !Plannable(*known))) {

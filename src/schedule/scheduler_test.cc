@@ -113,6 +113,21 @@ TEST(SchedulerTest, DecodesGoBeforePrefillChunksInOneStep) {
   EXPECT_THAT(TokenCounts(scheduler.Plan()), ElementsAre(1, 255));
 }
 
+TEST(SchedulerTest, WhoMayNotAdmitGoesOnWithThoseThatRun) {
+  Scheduler scheduler(Config());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 300, 9)).ok());
+  EXPECT_TRUE(scheduler.Plan({}, 0, /*admits=*/false).empty());
+  scheduler.Commit(Answer(scheduler.Plan()));
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(2, 10, 9)).ok());
+  for (const int32_t tokens : {300 - 256, 1, 1}) {
+    const StepPlan plan = scheduler.Plan({}, 0, /*admits=*/false);
+    EXPECT_THAT(TokenCounts(plan), ElementsAre(tokens));
+    scheduler.Commit(Answer(plan));
+    EXPECT_EQ(scheduler.stats().waiting, 1);
+  }
+  EXPECT_THAT(TokenCounts(scheduler.Plan()), ElementsAre(1, 10));
+}
+
 TEST(SchedulerTest, OneEventAStepAndAFinalOne) {
   Scheduler scheduler(Config());
   ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 2)).ok());

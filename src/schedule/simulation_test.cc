@@ -2,9 +2,6 @@
 // run longer (2000 and 5000 before a release).
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -12,6 +9,7 @@
 #include <vector>
 
 #include "schedule/planted_bug.h"
+#include "schedule/testing/seed_that_finds.h"
 #include "schedule/testing/simulation.h"
 
 namespace baltoro {
@@ -71,35 +69,6 @@ TEST(SimulationTest, TheSameSeedGivesTheSameTrace) {
   EXPECT_NE(Simulation(1, 500).Run().trace, Simulation(2, 500).Run().trace);
 }
 
-// The number of the seed that finds it; 0 if none does. In a process of its own, because a bug may
-// also be found by a check that ends the process.
-int SeedThatFinds(PlantedBug bug, int seeds) {
-  std::fflush(stdout);  // the child writes to it too
-  int pipe_ends[2];
-  if (pipe(pipe_ends) != 0) return 0;
-  const pid_t child = fork();
-  if (child == 0) {
-    planted_bug = bug;
-    if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(2);
-    for (int seed = 1; seed <= seeds; ++seed) {
-      if (write(pipe_ends[1], &seed, sizeof(seed)) != sizeof(seed)) _exit(2);
-      const std::string violation = Simulation(seed, 1000).Run().violation;
-      if (violation.empty()) continue;
-      std::printf("%s:\n", violation.c_str());
-      std::fflush(stdout);
-      _exit(1);
-    }
-    _exit(0);
-  }
-  close(pipe_ends[1]);
-  int last = 0;
-  for (int seed = 0; read(pipe_ends[0], &seed, sizeof(seed)) == sizeof(seed);) last = seed;
-  close(pipe_ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status == 0 ? 0 : last;
-}
-
 TEST(SimulationTest, FindsEveryPlantedBug) {
   const std::vector<std::pair<PlantedBug, const char*>> bugs = {
       {PlantedBug::kLostAbortWhileWaitingAgain, "LostAbortWhileWaitingAgain"},
@@ -151,7 +120,8 @@ TEST(SimulationTest, FindsEveryPlantedBug) {
       {PlantedBug::kPictureHoldsQueue, "PictureHoldsQueue"},
   };
   for (const auto& [bug, name] : bugs) {
-    const int seed = SeedThatFinds(bug, 1000);
+    const int seed = test::SeedThatFinds(
+        bug, 1000, [](int number) { return Simulation(number, 1000).Run().violation; });
     std::printf("    %-28s found by seed %d\n", name, seed);
     EXPECT_GT(seed, 0) << name;
   }

@@ -74,20 +74,43 @@ def four():
 
 def test_requests_are_shared_out_and_none_is_lost_or_doubled(four):
     assert set(engines(four)) == {0, 1, 2, 3}
-    prompts = [f"Person {i % 40}: what is {i} + {i * 7 % 90}? " + "The rest of this text is long. " * (i % 7) for i in range(REQUESTS)]
+    # In the long run many begin with an introduction of their person: of all together one replica's cache cannot hold half.
+    people, words = (40, 0) if REQUESTS < 10_000 else (100, 15)
+    intros = [" ".join(f"word{who}x{i}" for i in range(words * (who % 5))) for who in range(people)]
+    prompts = [f"{intros[i % people]} Person {i % people}: what is {i} + {i * 7 % 90}? " + "The rest of this text is long. " * (i % 7)
+               for i in range(REQUESTS)]
 
-    def ask(prompt):
-        answer = complete(four, prompt=prompt, max_tokens=4, ignore_eos=True)
+    def ask(prompt, headers=None, **fields):
+        answer = complete(four, headers, prompt=prompt, max_tokens=4, ignore_eos=True, **fields)
         assert answer["usage"]["completion_tokens"] == 4
-        return answer["choices"][0]["text"]
+        return answer["choices"][0]["text"], answer["usage"]["prompt_tokens"]
 
-    with concurrent.futures.ThreadPoolExecutor(32) as pool:
-        answers = list(pool.map(ask, prompts))
+    def hit_rate_of(asking, items):
+        before = [sum(settled(four, f"vllm:prefix_cache_{what}_total").values()) for what in ("hits", "queries")]
+        began = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(32) as pool:
+            answers = list(pool.map(asking, items))
+        took = time.monotonic() - began
+        after = [sum(settled(four, f"vllm:prefix_cache_{what}_total").values()) for what in ("hits", "queries")]
+        return answers, (after[0] - before[0]) / (after[1] - before[1]), took
+
+    answers, hit_rate, took = hit_rate_of(ask, prompts)
     alone = [ask(prompt) for prompt in prompts[:20]]
     assert alone == answers[:20]
     generated = settled(four, "vllm:generation_tokens_total")
     assert sum(generated.values()) == 4 * (REQUESTS + 20)
     assert all(count > 0.1 * sum(generated.values()) for count in generated.values()), generated
+    if REQUESTS < 10_000:
+        return
+    # Some of them in turns, so that each person comes to each replica; with a salt, so that nothing of before is found.
+    again, in_turns, took_in_turns = hit_rate_of(
+        lambda i: ask(prompts[i], {"X-data-parallel-rank": str((i + i // people) % 4)}, cache_salt="in turns"), range(2000))
+    assert again == answers[:2000]
+    lengths = sorted(count for _, count in answers)
+    print(f"{REQUESTS} requests of {lengths[0]} to {lengths[-1]} tokens, median {lengths[len(lengths) // 2]}: of the prompts' tokens "
+          f"{hit_rate:.3f} found, in {took:.0f} s; of 2,000 in turns {in_turns:.3f}, in {took_in_turns:.0f} s; "
+          f"answered by each {sorted(generated.values())}")
+    assert hit_rate > in_turns + 0.2
 
 
 def test_a_conversation_stays_where_its_prefix_is(four):
