@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "comm/link_communicator.h"
 #include "engine/backend_choice.h"
+#include "engine/balance_gauge.h"
 #include "engine/draft_choice.h"
 #include "engine/expert_group.h"
 #include "engine/gpu_ranks.h"
@@ -110,7 +111,8 @@ struct Recipe {
   K2LoadOptions load;
   FixedSteps fixed = {};
   int threads = 0;
-  std::vector<int32_t> held = {};  // ranks of this node, the n-th on GPU n
+  std::vector<int32_t> held = {};                   // ranks of this node, the n-th on GPU n
+  std::shared_ptr<BalanceGauge> balance = nullptr;  // null: experts stay where they are
 };
 
 // A rank among others, or alone: without `ranks` and `link`.
@@ -150,6 +152,20 @@ Result<WorkerDraft> LoadDraft(const Recipe& recipe,
          shared ? fmt::format(" on each of {} ranks", recipe.config.speculation.draft_ranks) : "",
          recipe.config.speculation.drafts);
   return draft;
+}
+
+// Of a rank: `tells` is true for one of each node.
+std::optional<ExpertBalanceOptions> BalanceOf(const Recipe& recipe, bool tells) {
+  if (recipe.balance == nullptr) return std::nullopt;
+  const BalanceConfig& config = recipe.config.balance;
+  return ExpertBalanceOptions{
+      .window = config.window,
+      .interval = config.interval,
+      .gradual = config.gradual,
+      .log_interval = config.log_interval,
+      .tells = tells,
+      .model = recipe.config.model_dir,
+      .tell = [gauge = recipe.balance](const BalanceNews& news) { gauge->Tell(news); }};
 }
 
 Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
@@ -210,7 +226,8 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
       .fixed = recipe.fixed,
       .tap_layers = recipe.draft ? recipe.draft->draft->tap_layers : std::vector<int32_t>(),
       .samples = part.samples,
-      .speculation = config.speculation};
+      .speculation = config.speculation,
+      .balance = BalanceOf(recipe, !recipe.load.quiet)};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage),
                         std::move(draft), std::move(pictures));
 }
@@ -470,7 +487,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                 .load = load,
                 .fixed = fixed,
                 .threads = use.threads,
-                .held = held};
+                .held = held,
+                .balance = layout.balanced_experts ? std::make_shared<BalanceGauge>() : nullptr};
   Seconds loaded = start;
   double step_seconds = 0;
   std::vector<std::unique_ptr<Executor>> executors(1);  // of each replica
@@ -486,6 +504,10 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
     BT_LOG(Info, "{} of {} ranks in this process: tensor {}, pipeline {}, decode context {}{}",
            held.size(), layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context,
            layout.data > 1 ? fmt::format(", {} replicas that share experts", layout.data) : "");
+    if (layout.balanced_experts) {
+      BT_LOG(Info, "Experts move and are doubled by their load: {} redundant ones, every {} steps",
+             layout.redundant_experts, config.balance.interval);
+    }
     const MakeRank make =
         RankMaker(layout, recipe, choice, table, held.front(), &loaded, &step_seconds);
     if (config.node_rank > 0) {
@@ -544,8 +566,9 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   for (size_t i = 0; i < executors.size(); ++i) {
     const EventSink own =
         layout.data > 1 ? ExpertGroup::SinkOf(static_cast<int32_t>(i), sink) : sink;
-    replicas.push_back(
-        std::make_unique<LocalEngine>(timed, info, std::move(executors[i]), own, factory, table));
+    replicas.push_back(std::make_unique<LocalEngine>(timed, info, std::move(executors[i]), own,
+                                                     factory, table,
+                                                     i == 0 ? recipe.balance : nullptr));
   }
   if (layout.data == 1) return std::unique_ptr<Engine>(std::move(replicas.front()));
   return std::unique_ptr<Engine>(std::make_unique<ExpertGroup>(std::move(replicas)));
@@ -581,6 +604,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model_config));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
   BT_RETURN_IF_ERROR(CheckExpertGroup(layout, backend.gpu.has_value()));
+  BT_RETURN_IF_ERROR(CheckExpertBalance(layout, backend.gpu.has_value(), config.deterministic));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
   if (config.deterministic) {
     BT_RETURN_IF_ERROR(CheckFixedOrder(layout, config.nodes, backend.gpu.has_value()));
