@@ -203,6 +203,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.enable_expert_parallel = options.enable_expert_parallel;
   if (options.replicas.share_experts) config.data_parallel_size = options.replicas.total;
   config.expert_placement = options.expert_placement_strategy;
+  config.balance = options.balance;
   BT_RETURN_IF_ERROR(PlaceInReplica(options, config));
   config.max_model_len = options.max_model_len;
   config.allow_long_max_model_len = options.allow_long_max_model_len;

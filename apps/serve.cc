@@ -104,6 +104,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options,
   config.replicas = options.replicas.served();
   config.first_replica = options.replicas.first;
   config.drafts_max = options.speculation.drafts;
+  config.moves_experts = options.balance.enabled;
   config.gpu_memory_utilization = options.gpu_memory_utilization;
   config.request_id_headers = options.enable_request_id_headers;
   config.log_requests = options.enable_log_requests;

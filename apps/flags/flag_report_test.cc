@@ -61,7 +61,7 @@ TEST(FlagReportTest, WhatIsGivenIsToldOnceAndWithoutSecrets) {
 // A plan of what is refused tells of all flags nevertheless.
 TEST(FlagReportTest, ARefusedPlanTellsOfEveryFlag) {
   const Command command = ParseCommandLine(
-      Args{"plan", "m", "--flags", "-tp", "2", "-ep", "--enable-eplb", "--seed", "1",
+      Args{"plan", "m", "--flags", "-tp", "2", "-ep", "--enable-elastic-ep", "--seed", "1",
            "--enforce-eager", "--skip-non-local-expert-weights", "--device", "cpu"},
       {});
   ASSERT_TRUE(std::holds_alternative<Ending>(command));
@@ -70,7 +70,7 @@ TEST(FlagReportTest, ARefusedPlanTellsOfEveryFlag) {
   EXPECT_EQ(ending.out.find("--flags"), std::string::npos);
   for (const char* line :
        {"  in force   --seed 1\n", "  in force   --tensor-parallel-size 2\n",
-        "  refused    --enable-eplb is not available yet",
+        "  refused    --enable-elastic-ep is not available yet",
         "  in force   --enable-expert-parallel\n",
         "  no effect  --enable-ep-weight-filter (--skip-non-local-expert-weights) has no effect "
         "here",

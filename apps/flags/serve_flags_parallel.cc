@@ -237,16 +237,15 @@ constexpr FlagSpec kParallelFlags[] = {
     {.name = "enable-eplb",
      .kind = kBool,
      .initial = "false",
-     .state = kNotYet,
-     .reason = "expert load balancing",
-     .instead = "leave it out: experts stay where --expert-placement-strategy puts them",
-     .help = "Moves and doubles experts to even out their load."},
+     .help = "Moves and doubles experts to even out their load, while steps run. On CPUs; with "
+             "--enable-expert-parallel on several ranks."},
     {.name = "eplb-config",
      .kind = kJsonObject,
      .initial = "{}",
-     .state = kNoEffectHere,
-     .reason = "--enable-eplb is not available yet",
-     .help = "Settings of that."},
+     .help = "Settings of that: window_size (1000 steps are counted), step_interval (3000 steps "
+             "between rearrangements), num_redundant_experts (0 copies), use_async (true: a few "
+             "experts move a step; false: all before one), log_balancedness (false), "
+             "log_balancedness_interval (1 step), policy (default)."},
     {.name = "enable-elastic-ep",
      .kind = kBool,
      .initial = "false",

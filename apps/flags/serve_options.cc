@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "flags/environment.h"
+#include "flags/eplb_config.h"
 #include "flags/flag_reader.h"
 #include "flags/help.h"
 #include "flags/parse.h"
@@ -263,6 +264,14 @@ Status FillBalance(const FlagReader& flags, ServeOptions& options) {
   return {};
 }
 
+Status FillExpertBalance(const FlagReader& flags, ServeOptions& options) {
+  Json config = Json::object();
+  flags.Get("eplb-config", config);
+  BT_ASSIGN_OR_RETURN(options.balance,
+                      ReadEplbConfig(config, flags.Is("enable-eplb"), options.notices));
+  return {};
+}
+
 Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
   Json config = Json::object();
   flags.Get("profiler-config", config);
@@ -341,6 +350,9 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   if (const Status speculation = FillSpeculation(reader, options); !speculation.ok()) {
     return UsageError(table, speculation.message());
   }
+  if (const Status balance = FillBalance(reader, options); !balance.ok()) {
+    return UsageError(table, balance.message());
+  }
   if (const Status traces = FillTraces(reader, environment, options); !traces.ok()) {
     return UsageError(table, traces.message());
   }
@@ -350,7 +362,7 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   if (const Status media = FillMedia(reader, options); !media.ok()) {
     return UsageError(table, media.message());
   }
-  if (const Status balance = FillBalance(reader, options); !balance.ok()) {
+  if (const Status balance = FillExpertBalance(reader, options); !balance.ok()) {
     return UsageError(table, balance.message());
   }
   const Status applied = ApplyEnvironment(environment, options);

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "base/log_format.h"
+#include "engine/balance_config.h"
 #include "engine/speculation.h"
 #include "flags/availability.h"
 #include "flags/ending.h"
@@ -111,6 +112,7 @@ struct ServeOptions {
   double head_timeout = 7;  // seconds
   bool enable_expert_parallel = false;
   std::string expert_placement_strategy = "linear";  // or round_robin
+  BalanceConfig balance;                             // --enable-eplb
   std::string kv_cache_dtype = "auto";               // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
   std::string quantization_param_path;               // empty: scales of the checkpoint
   bool calculate_kv_scales = false;

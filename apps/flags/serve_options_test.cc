@@ -370,11 +370,12 @@ TEST(ServeOptionsTest, APlanHasFlagsOfItsOwn) {
   EXPECT_EQ(command.lengths, (std::vector<int64_t>{1, 2}));
   EXPECT_TRUE(command.json);
   EXPECT_EQ(std::get<Ending>(plan({"--gpu", "h100-80g", "--device", "cpu"})).exit_code, 2);
-  const auto refused = std::get<Ending>(plan({"--json", "--enable-eplb", "-ep", "-tp", "2"}));
+  const auto refused = std::get<Ending>(plan({"--json", "--enable-elastic-ep", "-tp", "2"}));
   EXPECT_EQ(refused.exit_code, 1);
   const Json told = ParseJson(refused.out).value();
   EXPECT_EQ(told["verdict"], "refused");
-  EXPECT_TRUE(told["reason"].get<std::string>().starts_with("--enable-eplb is not available yet"));
+  EXPECT_TRUE(
+      told["reason"].get<std::string>().starts_with("--enable-elastic-ep is not available"));
 }
 
 TEST(ServeOptionsTest, WhateverIsWrongWithAPlanIsToldInTheFormThatWasAskedFor) {

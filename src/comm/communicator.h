@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "comm/link.h"
 
 namespace baltoro {
 
@@ -51,6 +52,10 @@ class Communicator {
   // than their deadline.
   virtual Status Send(std::span<const std::byte> data, int32_t to) = 0;
   virtual Status Receive(std::span<std::byte> data, int32_t from) = 0;
+
+  // Sends and receives all of these at once: at most one each way for another rank of the group,
+  // which makes the same call with its own.
+  virtual Status Trade(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) = 0;
 
   // Returns when all ranks of the group have called it.
   virtual Status Barrier() = 0;

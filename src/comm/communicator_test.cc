@@ -218,6 +218,30 @@ TEST_P(CommunicatorTest, LongMessagesFlowDownAChain) {
   });
 }
 
+TEST_P(CommunicatorTest, LongMessagesAreTradedBothWaysAtOnce) {
+  RunRanks(GetParam(), 3, [&](std::unique_ptr<Link> link) {
+    const auto all = Group(link.get(), "ep", AllOf(*link));
+    const int32_t me = link->rank();
+    const size_t bytes = 10 * kEagerBytes;
+    std::vector<std::vector<std::byte>> out, in;
+    std::vector<Outgoing> outgoing;
+    std::vector<Incoming> incoming;
+    for (int32_t peer = 0; peer < 3; ++peer) {
+      out.push_back(Pattern(me * 3 + peer, bytes));
+      in.emplace_back(bytes);
+    }
+    for (int32_t peer = 0; peer < 3; ++peer) {
+      if (peer == me) continue;
+      outgoing.push_back({.peer = peer, .bytes = out[static_cast<size_t>(peer)]});
+      incoming.push_back({.peer = peer, .bytes = in[static_cast<size_t>(peer)]});
+    }
+    BT_EXPECT_OK(all->Trade(outgoing, incoming));
+    for (int32_t peer = 0; peer < 3; ++peer) {
+      if (peer != me) ASSERT_EQ(in[static_cast<size_t>(peer)], Pattern(peer * 3 + me, bytes));
+    }
+  });
+}
+
 TEST_P(CommunicatorTest, NobodyPassesABarrierBeforeAllHaveCome) {
   std::atomic<int> entered = 0;
   RunRanks(GetParam(), 6, [&](std::unique_ptr<Link> link) {

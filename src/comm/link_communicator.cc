@@ -136,6 +136,19 @@ class LinkCommunicator final : public Communicator {
     return RunQueued();
   }
 
+  Status Trade(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming) override {
+    Begin(Operation::kSendReceive);
+    for (const Outgoing& one : outgoing) {
+      BT_CHECK(one.peer >= 0 && one.peer < size() && one.peer != place_);
+      QueueSend(static_cast<size_t>(one.peer), one.bytes);
+    }
+    for (const Incoming& one : incoming) {
+      BT_CHECK(one.peer >= 0 && one.peer < size() && one.peer != place_);
+      QueueReceive(static_cast<size_t>(one.peer), one.bytes);
+    }
+    return RunQueued();
+  }
+
   Status Barrier() override {
     Begin(Operation::kBarrier);
     for (size_t r = 0; r < sources_.size(); ++r) {

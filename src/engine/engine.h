@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/process_use.h"
 #include "base/status.h"
+#include "engine/balance_config.h"
 #include "engine/engine_health.h"
 #include "engine/fixed_steps.h"
 #include "engine/speculation.h"
@@ -40,6 +41,7 @@ struct EngineConfig {
   int32_t data_parallel_size = 1;
   bool enable_expert_parallel = false;      // ranks hold whole experts
   std::string expert_placement = "linear";  // or round_robin
+  BalanceConfig balance = {};               // of whole experts over several ranks
   // The nodes of the replica, each with as many of the ranks; node 0 has the requests.
   int32_t nodes = 1, node_rank = 0;
   std::string master_addr;  // of node 0, where it listens and the others come
@@ -126,6 +128,7 @@ struct EngineStats {
   uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
   DraftStats drafts = {};
   int32_t drafts_wanted = 0;  // of a sequence, by the last step
+  BalanceStats balance = {};
   uint64_t step_tokens_last = 0;
   double step_seconds_last = 0, step_seconds = 0;  // of the last step; of all together
   double turn_seconds = 0;                         // that the present turn of its loop has lasted

@@ -16,6 +16,11 @@ EngineStats& EngineStats::operator+=(const EngineStats& other) {
   generation_tokens += other.generation_tokens;
   drafts += other.drafts;
   drafts_wanted = std::max(drafts_wanted, other.drafts_wanted);
+  balance.rearrangements += other.balance.rearrangements;
+  balance.moved_experts += other.balance.moved_experts;
+  balance.balancedness_before =
+      std::max(balance.balancedness_before, other.balance.balancedness_before);
+  balance.balancedness = std::max(balance.balancedness, other.balance.balancedness);
   step_tokens_last = std::max(step_tokens_last, other.step_tokens_last);
   step_seconds_last = std::max(step_seconds_last, other.step_seconds_last);
   step_seconds += other.step_seconds;
@@ -44,6 +49,8 @@ EngineStats CountedSoFar(const EngineStats& past, const EngineStats& now) {
   stats.prompt_tokens_computed += past.prompt_tokens_computed;
   stats.generation_tokens += past.generation_tokens;
   stats.drafts += past.drafts;
+  stats.balance.rearrangements += past.balance.rearrangements;
+  stats.balance.moved_experts += past.balance.moved_experts;
   return stats;
 }
 

@@ -15,8 +15,10 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
   fields(c.model_dir, c.tokenizer_dir, c.load_format, c.quantization, c.online_quantization,
          c.dtype, c.device, c.enforce_eager, c.graph_sizes, c.tensor_parallel_size,
          c.pipeline_parallel_size, c.decode_context_parallel_size, c.data_parallel_size,
-         c.enable_expert_parallel, c.expert_placement, c.nodes, c.node_rank, c.master_addr,
-         c.master_port, c.host_ip, c.cluster_key, c.join_timeout, c.rejoin_timeout, c.max_model_len,
+         c.enable_expert_parallel, c.expert_placement, c.balance.enabled,
+         c.balance.redundant_experts, c.balance.window, c.balance.interval, c.balance.gradual,
+         c.balance.log_interval, c.nodes, c.node_rank, c.master_addr, c.master_port, c.host_ip,
+         c.cluster_key, c.join_timeout, c.rejoin_timeout, c.max_model_len,
          c.allow_long_max_model_len, c.max_num_seqs, c.max_num_batched_tokens,
          c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
@@ -43,11 +45,12 @@ template <typename Fields>
 void VisitStats(EngineStats& s, const Fields& fields) {
   fields(s.step, s.running, s.waiting, s.kv_usage, s.prefix_queries, s.prefix_hits, s.preemptions,
          s.prompt_tokens_computed, s.generation_tokens, s.drafts.drafts, s.drafts.draft_tokens,
-         s.drafts.accepted_tokens, s.drafts.accepted_at, s.drafts_wanted, s.step_tokens_last,
-         s.step_seconds_last, s.turn_seconds, s.turn_expected_seconds, s.long_turn_seconds,
-         s.restarts, s.step_seconds, s.log_drops.unread, s.log_drops.limited, s.process.start_unix,
-         s.process.cpu_seconds, s.process.resident_bytes, s.process.virtual_bytes,
-         s.process.open_files, s.process.open_files_max);
+         s.drafts.accepted_tokens, s.drafts.accepted_at, s.drafts_wanted, s.balance.rearrangements,
+         s.balance.moved_experts, s.balance.balancedness_before, s.balance.balancedness,
+         s.step_tokens_last, s.step_seconds_last, s.turn_seconds, s.turn_expected_seconds,
+         s.long_turn_seconds, s.restarts, s.step_seconds, s.log_drops.unread, s.log_drops.limited,
+         s.process.start_unix, s.process.cpu_seconds, s.process.resident_bytes,
+         s.process.virtual_bytes, s.process.open_files, s.process.open_files_max);
 }
 
 struct PutField {

@@ -102,7 +102,12 @@ TEST(GroupTeamTest, ReplicasAnswerAsOneRankDoesBusyOrIdle) {
        {ParallelLayout{.data = 2, .whole_experts = true},
         ParallelLayout{.tensor = 2, .data = 2, .whole_experts = true},
         ParallelLayout{.tensor = 2, .decode_context = 2, .data = 2, .whole_experts = true},
-        ParallelLayout{.tensor = 2, .data = 4, .whole_experts = true}}) {
+        ParallelLayout{.tensor = 2, .data = 4, .whole_experts = true},
+        ParallelLayout{.tensor = 2,
+        .data = 2,
+        .whole_experts = true,
+        .balanced_experts = true,
+        .redundant_experts = 4}}) {
     SCOPED_TRACE(layout.tensor * 10 + layout.data);
     GroupEngine engine(layout);
     const auto replicas = static_cast<size_t>(layout.data);

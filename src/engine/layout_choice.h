@@ -13,7 +13,9 @@ inline ParallelLayout LayoutOf(const EngineConfig& config) {
           .decode_context = config.decode_context_parallel_size,
           .data = config.data_parallel_size,
           .whole_experts = config.enable_expert_parallel,
-          .experts_in_turn = config.expert_placement == "round_robin"};
+          .experts_in_turn = config.expert_placement == "round_robin",
+          .balanced_experts = config.balance.enabled,
+          .redundant_experts = config.balance.redundant_experts};
 }
 
 }  // namespace baltoro

@@ -49,8 +49,10 @@ LocalEngine::LocalEngine(const EngineConfig& config,
                          std::unique_ptr<Executor> executor,
                          EventSink sink,
                          const std::shared_ptr<ConstraintFactory>& factory,
-                         std::shared_ptr<ConstraintTable> table)
+                         std::shared_ptr<ConstraintTable> table,
+                         std::shared_ptr<const BalanceGauge> balance)
     : info_(info),
+      balance_(std::move(balance)),
       executor_(std::move(executor)),
       loop_(MakeSchedulerConfig(config, info, executor_->stages()),
             *executor_,
@@ -106,6 +108,12 @@ void LocalEngine::WriteProfile(const ProfileAsk& ask, const ProfileDone& done) {
   done({}, {{"file", written.value().path},
             {"events", written.value().events},
             {"events_left_out", written.value().left_out}});
+}
+
+EngineStats LocalEngine::stats() const {
+  EngineStats stats = loop_.stats();
+  if (balance_ != nullptr) stats.balance = balance_->stats();
+  return stats;
 }
 
 EngineHealth LocalEngine::health() const {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine/balance_gauge.h"
 #include "engine/engine.h"
 #include "engine/executor.h"
 #include "engine/step_loop.h"
@@ -29,13 +30,14 @@ class LocalEngine final : public Engine {
               std::unique_ptr<Executor> executor,
               EventSink sink,
               const std::shared_ptr<ConstraintFactory>& factory = nullptr,
-              std::shared_ptr<ConstraintTable> table = nullptr);
+              std::shared_ptr<ConstraintTable> table = nullptr,
+              std::shared_ptr<const BalanceGauge> balance = nullptr);  // null: no experts move
   // Ends every open request with kAbort.
   ~LocalEngine() override;
 
   Status Submit(Request request) override;
   void Abort(RequestId id) override { loop_.Abort(id); }
-  EngineStats stats() const override { return loop_.stats(); }
+  EngineStats stats() const override;
   const EngineInfo& info() const override { return info_; }
   EngineHealth health() const override;
   Status end() const override;
@@ -46,6 +48,7 @@ class LocalEngine final : public Engine {
   void WriteProfile(const ProfileAsk& ask, const ProfileDone& done);
 
   const EngineInfo info_;
+  const std::shared_ptr<const BalanceGauge> balance_;
   std::unique_ptr<Executor> executor_;
   StepLoop loop_;
   std::thread thread_;

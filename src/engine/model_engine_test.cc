@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <memory>
 
 #include "engine/backend_choice.h"
@@ -336,9 +335,7 @@ TEST(StartEngineTest, WhatAGpuDoesNotTakeIsRefusedByName) {
               ::testing::HasSubstr("num_experts_per_tok 33"));
 }
 
-TEST(StartEngineTest, DummyWeightsStartFromAConfigurationAlone) {
-  const test::TempDir dir;
-  std::ofstream(dir.path() + "/config.json") << R"({
+constexpr const char* kConfiguration = R"({
     "model_type": "kimi_k2", "hidden_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 2, "q_lora_rank": 64, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 192,
@@ -348,6 +345,10 @@ TEST(StartEngineTest, DummyWeightsStartFromAConfigurationAlone) {
     "routed_scaling_factor": 2.0, "rms_norm_eps": 1e-6, "rope_theta": 10000,
     "max_position_embeddings": 4096, "vocab_size": 90, "hidden_act": "silu",
     "tie_word_embeddings": false})";
+
+TEST(StartEngineTest, DummyWeightsStartFromAConfigurationAlone) {
+  const test::TempDir dir;
+  test::WriteFile(dir.path() + "/config.json", kConfiguration);
   EngineConfig config;
   config.model_dir = dir.path();
   config.load_format = "dummy";
@@ -407,6 +408,56 @@ TEST(StartEngineTest, DummyWeightsStartFromAConfigurationAlone) {
   config.load_format = "gguf";
   EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
               ::testing::HasSubstr("--load-format is gguf"));
+}
+
+// Whoever asks, and whichever rank has an expert by then.
+TEST(StartEngineTest, ExpertsMoveWhileItServes) {
+  const test::TempDir dir;
+  test::WriteFile(dir.path() + "/config.json", kConfiguration);
+  EngineConfig config;
+  config.model_dir = dir.path();
+  config.load_format = "dummy";
+  config.dtype = "float32";
+  config.threads = 2;
+  config.kv_cache_bytes = 32 << 20;
+  config.max_num_batched_tokens = config.max_num_seqs = 64;
+  EventLog log;
+  const auto ask = [&](Engine& engine, uint64_t id, int32_t replica) {
+    Request request = MakeRequest(1, 150, 20);
+    request.id = RequestId{id};
+    request.replica = replica;
+    EXPECT_TRUE(engine.Submit(std::move(request)).ok());
+    return log.WaitForEnd(id, 60).tokens;
+  };
+  auto one = StartEngine(config, log.sink(), nullptr);
+  ASSERT_TRUE(one.ok()) << one.status().message();
+  const std::vector<TokenId> tokens = ask(*one.value(), 1, 0);
+  EXPECT_EQ(one.value()->stats().balance.balancedness, -1);
+
+  config.tensor_parallel_size = config.data_parallel_size = 2;
+  config.enable_expert_parallel = true;
+  config.balance = {.enabled = true, .redundant_experts = 3, .window = 5, .interval = 4};
+  EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
+              ::testing::HasSubstr("give num_redundant_experts 4"));
+  config.balance.redundant_experts = 4;
+  config.deterministic = true;
+  EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
+              ::testing::StartsWith("--enable-eplb with --deterministic"));
+  config.deterministic = false;
+  for (const bool gradual : {true, false}) {
+    config.balance.gradual = gradual;
+    config.balance.log_interval = gradual ? 0 : 2;
+    auto engine = StartEngine(config, log.sink(), nullptr);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    const uint64_t first = gradual ? 10 : 20;
+    for (int32_t i = 0; i < 4; ++i) EXPECT_EQ(ask(*engine.value(), first + i, i % 2), tokens);
+    const BalanceStats stats = engine.value()->stats().balance;
+    EXPECT_GT(stats.rearrangements, 2U);
+    EXPECT_GT(stats.moved_experts, 0U);
+    EXPECT_GE(stats.balancedness, stats.balancedness_before);
+    EXPECT_GT(stats.balancedness_before, 0);
+    EXPECT_LE(stats.balancedness, 1);
+  }
 }
 
 }  // namespace

@@ -46,6 +46,13 @@ std::string Text(const SpeculationConfig& speculation) {
   return "none";
 }
 
+std::string Text(const BalanceConfig& balance) {
+  if (!balance.enabled) return "not given";
+  return fmt::format("{} redundant, window {}, interval {}, lines {}{}", balance.redundant_experts,
+                     balance.window, balance.interval, balance.log_interval,
+                     balance.gradual ? "" : ", at once");
+}
+
 std::string HashOf(const std::string& text) {
   const Digest digest = Sign(BytesOf("model"), {{BytesOf(text)}});
   std::string out;
@@ -121,6 +128,7 @@ std::vector<FingerprintEntry> FingerprintOf(const EngineConfig& config,
       Entry("--data-parallel-size", int64_t{config.data_parallel_size}),
       Entry("--enable-expert-parallel", config.enable_expert_parallel),
       Entry("--expert-placement-strategy", config.expert_placement),
+      Entry("--enable-eplb, --eplb-config", Text(config.balance)),
       Entry("--load-format", config.load_format),
       Entry("--quantization", config.quantization),
       Entry("--online-quantization", config.online_quantization),

@@ -80,6 +80,20 @@ KvLayout CacheOf(const RankRecipe& recipe, const K2Model& model, const K2Model* 
   return cache;
 }
 
+// Of a rank: one of each node tells.
+std::optional<ExpertBalanceOptions> BalanceOf(const RankRecipe& recipe, bool tells) {
+  if (recipe.balance == nullptr) return std::nullopt;
+  const EngineConfig& config = recipe.args.config;
+  return ExpertBalanceOptions{
+      .window = config.balance.window,
+      .interval = config.balance.interval,
+      .gradual = config.balance.gradual,
+      .log_interval = config.balance.log_interval,
+      .tells = tells,
+      .model = config.model_dir,
+      .tell = [gauge = recipe.balance](const BalanceNews& news) { gauge->Tell(news); }};
+}
+
 WorkerConfig WorkerConfigOf(const RankRecipe& recipe, const Part& part, int threads) {
   const EngineConfig& config = recipe.args.config;
   const std::optional<K2Config>& draft = recipe.memory.draft;
@@ -95,7 +109,8 @@ WorkerConfig WorkerConfigOf(const RankRecipe& recipe, const Part& part, int thre
           .fixed = recipe.fixed,
           .tap_layers = draft ? draft->draft->tap_layers : std::vector<int32_t>(),
           .samples = part.samples,
-          .speculation = config.speculation};
+          .speculation = config.speculation,
+          .balance = BalanceOf(recipe, part.tells)};
 }
 
 Result<std::unique_ptr<Worker>> MakeWorker(const RankRecipe& recipe,

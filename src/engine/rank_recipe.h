@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/balance_gauge.h"
 #include "engine/constraint_table.h"
 #include "engine/fixed_steps.h"
 #include "engine/local_ranks.h"
@@ -27,6 +28,7 @@ struct RankRecipe {
   int threads = 0;
   std::vector<int32_t> held = {};  // ranks of this node, the n-th on GPU n
   std::shared_ptr<const ConstraintTable> constraints = nullptr;
+  std::shared_ptr<BalanceGauge> balance = nullptr;  // null: experts stay where they are
 };
 
 // What the first rank of a node tells of its start.

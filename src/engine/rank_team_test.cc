@@ -110,7 +110,11 @@ TEST(RankTeamTest, RanksAnswerAsOneDoes) {
   for (const ParallelLayout& layout :
        {ParallelLayout{.tensor = 2}, ParallelLayout{.pipeline = 2},
         ParallelLayout{.tensor = 4, .decode_context = 4},
-        ParallelLayout{.tensor = 2, .pipeline = 2, .decode_context = 2}}) {
+        ParallelLayout{.tensor = 2, .pipeline = 2, .decode_context = 2},
+        ParallelLayout{.tensor = 2,
+        .whole_experts = true,
+        .balanced_experts = true,
+        .redundant_experts = 2}}) {
     SCOPED_TRACE(layout.tensor * 100 + layout.pipeline * 10 + layout.decode_context);
     TeamEngine engine(layout);
     EXPECT_EQ(engine.Answers(), one);

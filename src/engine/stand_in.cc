@@ -172,6 +172,9 @@ Status CheckStandIn(const EngineConfig& config) {
   if (config.data_parallel_size > 1) {
     return InvalidArgument("--enable-expert-parallel: a stand-in has no experts; leave it out");
   }
+  if (config.balance.enabled) {
+    return InvalidArgument("--enable-eplb: a stand-in has no experts; leave it out");
+  }
   if (config.speculation.enabled()) {
     return InvalidArgument("--speculative-config: a stand-in has no drafts; leave it out");
   }

@@ -123,6 +123,10 @@ Result<Executors> StartExecutors(const RankRecipe& recipe,
   BT_LOG(Info, "{} of {} ranks in this process: tensor {}, pipeline {}, decode context {}{}",
          recipe.held.size(), layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context,
          layout.data > 1 ? fmt::format(", {} replicas that share experts", layout.data) : "");
+  if (layout.balanced_experts) {
+    BT_LOG(Info, "Experts move and are doubled by their load: {} redundant ones, every {} steps",
+           layout.redundant_experts, config.balance.interval);
+  }
   const MakeRank make = RankMaker(recipe, start);
   if (config.node_rank > 0) {
     BT_ASSIGN_OR_RETURN(out.followers, StartRanksOfNode(*nodes, layout, make));
@@ -186,7 +190,8 @@ std::unique_ptr<Engine> MakeReplicas(const StartArgs& args,
                                      const EngineInfo& info,
                                      std::vector<std::unique_ptr<Executor>> executors,
                                      const EventSink& sink,
-                                     const Constraints& constraints) {
+                                     const Constraints& constraints,
+                                     const std::shared_ptr<const BalanceGauge>& balance) {
   const bool group = args.layout.data > 1;
   EngineConfig timed = args.config;
   if (timed.target_step_ms < 0) timed.target_step_ms = args.gpu() ? kGpuStepMs : kCpuStepMs;
@@ -200,7 +205,8 @@ std::unique_ptr<Engine> MakeReplicas(const StartArgs& args,
   for (size_t i = 0; i < executors.size(); ++i) {
     const EventSink own = group ? ExpertGroup::SinkOf(static_cast<int32_t>(i), sink) : sink;
     replicas.push_back(std::make_unique<LocalEngine>(timed, info, std::move(executors[i]), own,
-                                                     constraints.factory, constraints.table));
+                                                     constraints.factory, constraints.table,
+                                                     i == 0 ? balance : nullptr));
   }
   if (!group) return std::move(replicas.front());
   return std::make_unique<ExpertGroup>(std::move(replicas));
@@ -224,12 +230,14 @@ Result<std::unique_ptr<Engine>> StartRanks(const StartArgs& args,
   const Constraints constraints = MakeConstraints(args, callers.constraints);
   const cpu::CpuUse use = cpu::FindCpuUse(config.threads, static_cast<int>(held.size()));
   LogOperations(args, use);
-  RankRecipe recipe{.args = args,
-                    .memory = memory,
-                    .load = LoadOptionsOf(args, memory, callers.progress),
-                    .threads = use.threads,
-                    .held = held,
-                    .constraints = constraints.table};
+  RankRecipe recipe{
+      .args = args,
+      .memory = memory,
+      .load = LoadOptionsOf(args, memory, callers.progress),
+      .threads = use.threads,
+      .held = held,
+      .constraints = constraints.table,
+      .balance = args.layout.balanced_experts ? std::make_shared<BalanceGauge>() : nullptr};
   if (config.deterministic && args.gpu()) {
     recipe.fixed = ChooseFixedSteps(config.max_num_batched_tokens, memory.budget.max_model_len);
   }
@@ -245,7 +253,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const StartArgs& args,
   if (executors.followers != nullptr) {
     return MakeFollower(args, info, std::move(nodes), std::move(executors.followers));
   }
-  return MakeReplicas(args, info, std::move(executors.of_replicas), callers.sink, constraints);
+  return MakeReplicas(args, info, std::move(executors.of_replicas), callers.sink, constraints,
+                      recipe.balance);
 }
 
 }  // namespace
@@ -278,6 +287,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model)));
   BT_RETURN_IF_ERROR(CheckExpertGroup(layout));
+  BT_RETURN_IF_ERROR(CheckExpertBalance(layout, backend.gpu.has_value(), config.deterministic));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
   if (config.deterministic) {
     BT_RETURN_IF_ERROR(CheckFixedOrder(layout, config.nodes, backend.gpu.has_value()));

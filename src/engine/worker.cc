@@ -121,6 +121,7 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   worker->largest_step_seconds_ =
       trial * static_cast<double>(worker->model_->TrialParts(worker->pass_tokens_max()));
   if (worker->model_->uses_graphs()) worker->RecordSteps();
+  if (config.balance) worker->model_->BalanceExperts(*config.balance);
   worker->scratch_bytes_ = worker->ScratchBytes();
   return worker;
 }

@@ -46,6 +46,8 @@ struct WorkerConfig {
   std::vector<int32_t> tap_layers = {};
   bool samples = true;  // else another rank does, which has the logits
   SpeculationConfig speculation = {};
+  // Of a model whose layout balances experts: how they move.
+  std::optional<ExpertBalanceOptions> balance = {};
 };
 
 // A draft model, of the rank that samples, or the part of one that the tensor ranks of the last

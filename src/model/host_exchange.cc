@@ -84,6 +84,23 @@ void HostExchange::AddBack(const OpContext&,
   for (size_t i = 0; i < size; ++i) to[i] += sum[i];
 }
 
+void HostSlabs::AddUp(std::span<float> counts) {
+  if (replicas_ == 1) return;
+  if (!counts_) std::ranges::fill(counts, 0.0F);
+  if (status_.ok()) status_ = experts_->AllReduceSum(counts);
+  // What comes behind a failure means nothing, but numbers of rows must be some.
+  if (!status_.ok()) std::ranges::fill(counts, 0.0F);
+}
+
+void HostSlabs::Trade(std::span<const Out> out, std::span<const In> in) {
+  if (!status_.ok() || (out.empty() && in.empty())) return;
+  std::vector<Outgoing> outgoing;
+  for (const Out& one : out) outgoing.push_back({.peer = one.rank, .bytes = one.slab});
+  std::vector<Incoming> incoming;
+  for (const In& one : in) incoming.push_back({.peer = one.rank, .bytes = one.slab});
+  status_ = experts_->Trade(outgoing, incoming);
+}
+
 void LonelyExchange::Gather(const OpContext& context,
                             std::span<const Gathered> tensors,
                             std::span<const int64_t> rows) {

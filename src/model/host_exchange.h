@@ -11,6 +11,7 @@
 #include "device/buffer.h"
 #include "ops/expert_exchange.h"
 #include "ops/ops.h"
+#include "ops/slab_exchange.h"
 
 namespace baltoro {
 
@@ -33,6 +34,27 @@ class HostExchange final : public ExpertExchange {
  private:
   const std::unique_ptr<Communicator> peers_;
   Arena scratch_;  // taken back by every call
+  Status status_;
+};
+
+// SlabExchange on CPUs.
+class HostSlabs final : public SlabExchange {
+ public:
+  // `experts`: the ranks of the stage in all replicas, in the order of their places; `replicas` are
+  // as many. `counts`: whether this rank's counts stand for its replica.
+  HostSlabs(std::unique_ptr<Communicator> experts, int32_t replicas, bool counts)
+      : experts_(std::move(experts)), replicas_(replicas), counts_(counts) {}
+
+  // The first failure.
+  Status status() const { return status_; }
+
+  void AddUp(std::span<float> counts) override;
+  void Trade(std::span<const Out> out, std::span<const In> in) override;
+
+ private:
+  const std::unique_ptr<Communicator> experts_;
+  const int32_t replicas_;
+  const bool counts_;
   Status status_;
 };
 

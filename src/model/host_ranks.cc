@@ -65,6 +65,14 @@ Result<std::unique_ptr<HostRanks>> HostRanks::Join(Link* link, const ParallelLay
   BT_ASSIGN_OR_RETURN(ranks->pipeline_, JoinThose(link, layout, "pp", [&](const RankPlace& place) {
                         return place.data == mine.data && place.tensor == mine.tensor;
                       }));
+  if (layout.balanced_experts) {
+    BT_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> experts,
+                        JoinThose(link, layout, "ep", [&](const RankPlace& place) {
+                          return place.stage == mine.stage;
+                        }));
+    ranks->slabs_ =
+        std::make_unique<HostSlabs>(std::move(experts), layout.data, /*counts=*/mine.tensor == 0);
+  }
   if (layout.data == 1) return ranks;
   BT_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> peers,
                       JoinThose(link, layout, "dp", [&](const RankPlace& place) {

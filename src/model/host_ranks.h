@@ -22,11 +22,14 @@ class HostRanks final : public RankOps {
   static Result<std::unique_ptr<HostRanks>> Join(Link* link, const ParallelLayout& layout);
 
   Status status() const override {
-    return status_.ok() && exchange_ != nullptr ? exchange_->status() : status_;
+    if (!status_.ok()) return status_;
+    if (exchange_ != nullptr) BT_RETURN_IF_ERROR(exchange_->status());
+    return slabs_ == nullptr ? Status() : slabs_->status();
   }
   bool recordable() const override { return false; }
   bool adds_in_order() const override { return true; }
   ExpertExchange* experts() override { return exchange_.get(); }
+  SlabExchange* slabs() override { return slabs_.get(); }
   void Sum(const OpContext&, TensorView x) override;
   void GatherColumns(const OpContext&,
                      TensorView all,
@@ -45,6 +48,7 @@ class HostRanks final : public RankOps {
 
   std::unique_ptr<Communicator> tensor_, context_, pipeline_;
   std::unique_ptr<HostExchange> exchange_;  // null: one replica
+  std::unique_ptr<HostSlabs> slabs_;        // null: experts stay where they are
   Arena scratch_;                           // taken back by every call
   Status status_;
 };

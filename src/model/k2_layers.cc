@@ -62,6 +62,7 @@ ExpertsHalfArgs K2Model::ExpertsOf(int32_t layer) const {
           .gate_up = w.experts_gate_up,
           .down = w.experts_down,
           .slot_of = expert_slots_,
+          .copies = balancer_ == nullptr ? ExpertCopies() : balancer_->CopiesOf(layer),
           .shared_gate_up = w.mlp.gate_up,
           .shared_down = w.mlp.down,
           .tap = ops_.tap};

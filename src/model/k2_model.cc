@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "model/kv_scales.h"
 #include "ops/thread_pool.h"
@@ -84,11 +85,24 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
   }
   BT_ASSIGN_OR_RETURN(model->weights_,
                       LoadWeights(plan, source, ops, threads, options.progress, options.quiet));
+  if (model->share_.layout.balanced_experts) {
+    if (ops.memory->kind() != DeviceKind::kCpu) {
+      return InvalidArgument("experts are balanced among ranks on CPUs so far (--enable-eplb)");
+    }
+    model->balancer_ =
+        std::make_unique<ExpertBalancer>(model->share_, config.experts, model->weights_);
+  }
   if (!options.quiet) LogUnused(source, config);
   const int64_t positions =
       options.positions_max > 0 ? options.positions_max : config.positions_max;
   BT_RETURN_IF_ERROR(model->BuildRopeTable(positions));
   return model;
+}
+
+void K2Model::BalanceExperts(const ExpertBalanceOptions& options) {
+  if (balancer_ == nullptr) return;
+  BT_CHECK(ranks_ != nullptr && ranks_->ops().slabs() != nullptr);
+  balancer_->Start(options, *ranks_->ops().slabs());
 }
 
 Status K2Model::BuildRopeTable(int64_t positions) {

@@ -21,6 +21,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "device/buffer.h"
+#include "model/expert_balancer.h"
 #include "model/forward_batch.h"
 #include "model/host_exchange.h"
 #include "model/k2_config.h"
@@ -88,6 +89,10 @@ class K2Model {
   // (HiddenState::Explain), with a line "layer N" ahead of each; empty: no longer. Such
   // a step is not recorded.
   void Explain(std::function<void(const std::string&)> tell) { tell_ = std::move(tell); }
+  // Of a layout that balances its experts, once its steps have been tried: they move from now on.
+  void BalanceExperts(const ExpertBalanceOptions& options);
+  // Null: experts stay where they are.
+  const ExpertBalancer* balancer() const { return balancer_.get(); }
   bool uses_graphs() const { return graphs_.has_value(); }
 
   // Whether a step of `rows` rows, several a sequence, is computed as if each were a sequence of
@@ -212,7 +217,8 @@ class K2Model {
   ModelWeights weights_;
   std::vector<float> kv_scales_;
   std::vector<int32_t> all_layers_;    // of weights_.layers
-  std::vector<int32_t> expert_slots_;  // logical expert -> slot; -1: another rank's
+  std::vector<int32_t> expert_slots_;  // RankShare::expert_slots
+  std::unique_ptr<ExpertBalancer> balancer_;
   Buffer rope_memory_;
   RopeTable rope_table_;
   float softmax_scale_;

@@ -82,6 +82,9 @@ void K2Model::Forward(const ForwardBatch& batch,
                       TensorView logits,
                       Arena& arena) {
   BT_CHECK(cache.size() == all_layers_.size());
+  const auto has_rows = [](int64_t rows) { return rows > 0; };
+  const bool any = !batch.positions.empty() || std::ranges::any_of(batch.group_rows, has_rows);
+  if (balancer_ != nullptr && mode_ == StepMode::kRun && any) balancer_->BeginStep();
   Run(batch, all_layers_, cache, logits, arena);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -137,6 +138,19 @@ std::vector<int64_t> PartBytes(const WeightPlan& plan, const OpsTable& ops) {
   return bytes;
 }
 
+int64_t ExpertBytes(const PlannedLayer& layer, const OpsTable& ops) {
+  Placer placer(ops, nullptr);
+  placer.Place(layer.experts);
+  return placer.bytes();
+}
+
+int64_t StagingBytes(const WeightPlan& plan, const OpsTable& ops) {
+  int64_t most = 0;
+  if (!plan.stages_experts) return most;
+  for (const PlannedLayer& layer : plan.layers) most = std::max(most, ExpertBytes(layer, ops));
+  return most;
+}
+
 std::string PartName(size_t part) {
   return part == 0 ? std::string("the embedding and output weights")
                    : fmt::format("the weights of layer {}", part - 1);
@@ -204,7 +218,7 @@ void LogPlan(const WeightPlan& plan,
 }  // namespace
 
 int64_t WeightBytes(const WeightPlan& plan, const OpsTable& ops) {
-  int64_t total = 0;
+  int64_t total = StagingBytes(plan, ops);
   for (const int64_t bytes : PartBytes(plan, ops)) total += bytes;
   return total;
 }
@@ -221,6 +235,12 @@ Result<ModelWeights> LoadWeights(const WeightPlan& plan,
   const std::vector<size_t> sources = Sources(plan, parts);
   for (const int64_t bytes : parts) weights.bytes += bytes;
   BT_ASSIGN_OR_RETURN(weights.memory, Allocate(parts, memory));
+  if (const int64_t staged = StagingBytes(plan, ops); staged > 0) {
+    BT_ASSIGN_OR_RETURN(
+        weights.staging,
+        Buffer::Create(static_cast<size_t>(staged), "experts that move (--enable-eplb)", memory));
+    weights.bytes += staged;
+  }
   std::vector<WeightFill> fills;
   std::map<WeightForm, int64_t> by_form;
   // Places a part, and lists how it is filled unless it is a copy.

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "comm/thread_world.h"
@@ -32,6 +34,13 @@ K2Config Config() {
 constexpr int32_t kPrompt = 287;
 const std::vector<int32_t> kPieces = {150, 37, 100, 1, 1, 1};
 
+// In many steps, of which experts have time to move.
+std::vector<int32_t> SmallPieces() {
+  std::vector<int32_t> pieces(41, 7);
+  pieces.insert(pieces.end(), 3, 1);
+  return pieces;
+}
+
 std::vector<int32_t> Tokens(const K2Config& config) {
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 290; ++i) {
@@ -42,14 +51,14 @@ std::vector<int32_t> Tokens(const K2Config& config) {
 
 // What each of `replicas` computes in which step: the same pieces, between which all but the first
 // have steps in which they have nothing to do, each at other times.
-std::vector<std::vector<int32_t>> Schedules(int32_t replicas) {
+std::vector<std::vector<int32_t>> Schedules(const std::vector<int32_t>& pieces, int32_t replicas) {
   std::vector<std::vector<int32_t>> steps(static_cast<size_t>(replicas));
   size_t most = 0;
   for (int32_t replica = 0; replica < replicas; ++replica) {
     std::vector<int32_t>& own = steps[static_cast<size_t>(replica)];
-    for (size_t i = 0; i < kPieces.size(); ++i) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
       if (replica > 0) own.insert(own.end(), (static_cast<size_t>(replica) + i) % 3, 0);
-      own.push_back(kPieces[i]);
+      own.push_back(pieces[i]);
     }
     most = std::max(most, own.size());
   }
@@ -59,15 +68,18 @@ std::vector<std::vector<int32_t>> Schedules(int32_t replicas) {
 
 // Logits of the last token of the prompt and of those after it, and of some inside; with each, what
 // the first and the third layer left of that token.
-std::vector<float> LogitsOf(K2Model& model, KvForm kv) {
+std::vector<float> LogitsOf(K2Model& model,
+                            KvForm kv,
+                            const std::vector<int32_t>& pieces,
+                            size_t steps_max = 1000) {
   const std::vector<int32_t> tokens = Tokens(model.config());
   test::TinyRunner runner(model, std::ssize(tokens), kv);
   runner.TapBehind({0, 2});
   std::vector<float> out;
   size_t at = 0;
   const auto replica = static_cast<size_t>(model.share().place.data);
-  const auto steps = Schedules(model.share().layout.data);
-  for (size_t step = 0; step < steps[replica].size(); ++step) {
+  const auto steps = Schedules(pieces, model.share().layout.data);
+  for (size_t step = 0; step < std::min(steps_max, steps[replica].size()); ++step) {
     const int32_t piece = steps[replica][step];
     if (steps.size() > 1) {
       std::vector<int64_t> rows;
@@ -92,12 +104,17 @@ struct Case {
   DType act = DType::kF32;
   KvForm kv = KvForm::kF32;
   bool quantise_inputs = false;
+  std::vector<int32_t> pieces = kPieces;
+  // Where the layout balances experts: whether, and how, they move.
+  std::optional<ExpertBalanceOptions> balance = {};
+  mutable std::vector<BalanceNews> news = {};  // of each rank
 };
 
 // Of each replica, by its first rank of the last stage.
 std::vector<std::vector<float>> OnRanks(const Case& setup, const ParallelLayout& layout) {
   ThreadWorld world(layout.ranks());
   std::vector<std::vector<float>> out(static_cast<size_t>(layout.data));
+  setup.news.assign(static_cast<size_t>(layout.ranks()), {});
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
     threads.emplace_back([&, rank] {
@@ -115,7 +132,9 @@ std::vector<std::vector<float>> OnRanks(const Case& setup, const ParallelLayout&
       }
       Arena arena;
       EXPECT_TRUE(model.value()->ReserveScratch(setup.kv, 160, 4, arena).ok());
-      std::vector<float> logits = LogitsOf(*model.value(), setup.kv);
+      if (setup.balance) model.value()->BalanceExperts(*setup.balance);
+      std::vector<float> logits = LogitsOf(*model.value(), setup.kv, setup.pieces);
+      if (setup.balance) setup.news[static_cast<size_t>(rank)] = model.value()->balancer()->news();
       EXPECT_TRUE(ranks.value()->status().ok()) << ranks.value()->status().message();
       const RankPlace place = PlaceOf(layout, rank);
       if (place.stage + 1 != layout.pipeline || place.tensor != 0) return;
@@ -132,12 +151,13 @@ std::vector<float> OnOne(const Case& setup) {
   options.weights.quantise_fp8_inputs = setup.quantise_inputs;
   const auto model = K2Model::Load(setup.config, source, CpuOps(setup.act), nullptr, options);
   EXPECT_TRUE(model.ok()) << model.status().message();
-  return LogitsOf(*model.value(), setup.kv);
+  return LogitsOf(*model.value(), setup.kv, setup.pieces);
 }
 
 std::string NameOf(const ParallelLayout& l) {
-  return fmt::format("TP{} PP{} DCP{} DP{}{}", l.tensor, l.pipeline, l.decode_context, l.data,
-                     l.whole_experts ? " EP" : "");
+  return fmt::format("TP{} PP{} DCP{} DP{}{}{}", l.tensor, l.pipeline, l.decode_context, l.data,
+                     l.whole_experts ? " EP" : "",
+                     l.balanced_experts ? fmt::format("+{}", l.redundant_experts) : "");
 }
 
 void ExpectSame(const Case& setup,
@@ -249,6 +269,102 @@ TEST(RanksTest, WhatAReplicaSaysDoesNotDependOnTheOthers) {
   EXPECT_EQ(said[0], said[1]);
 }
 
+// Layouts that balance eight experts: with as many slots, with some more, with twice as many.
+std::vector<ParallelLayout> BalancedLayouts() {
+  std::vector<ParallelLayout> layouts = {
+      {.tensor = 2, .whole_experts = true, .balanced_experts = true},
+      {.tensor = 4, .whole_experts = true, .balanced_experts = true},
+      {.tensor = 2, .pipeline = 2, .whole_experts = true, .balanced_experts = true},
+      {.data = 2, .whole_experts = true, .balanced_experts = true},
+      {.tensor = 2, .data = 2, .whole_experts = true, .balanced_experts = true}};
+  layouts[0].redundant_experts = 2;
+  layouts[2].redundant_experts = 8;
+  layouts[2].experts_in_turn = true;
+  layouts[3].redundant_experts = 4;
+  layouts[4].redundant_experts = 4;
+  return layouts;
+}
+
+TEST(RanksTest, CopiesOfExpertsSayWhatOneExpertSays) {
+  ExpectSame({}, BalancedLayouts(), kSums);
+}
+
+// Every few steps, an expert at a time or all that must at once.
+TEST(RanksTest, ExpertsThatMoveSayWhatTheySaidBefore) {
+  for (const bool gradual : {true, false}) {
+    Case setup{.pieces = SmallPieces(),
+               .balance = {{.window = 3, .interval = 4, .gradual = gradual, .step_bytes = 1}}};
+    const std::vector<float> one = OnOne(setup);
+    for (const ParallelLayout& layout : BalancedLayouts()) {
+      SCOPED_TRACE(NameOf(layout) + (gradual ? "" : " at once"));
+      for (const std::vector<float>& replica : OnRanks(setup, layout)) {
+        EXPECT_TRUE(test::Near(replica, one, kSums));
+      }
+      const BalanceNews& first = setup.news.front();
+      EXPECT_GE(first.rearrangements, gradual ? 1U : 8U);
+      EXPECT_GE(first.moved_experts, 4U);
+      EXPECT_GE(first.balancedness, first.balancedness_before);
+      for (const BalanceNews& rank : setup.news) {
+        if (layout.pipeline > 1) break;  // another stage has other layers
+        EXPECT_EQ(rank.rearrangements, first.rearrangements);
+        EXPECT_EQ(rank.moved_experts, first.moved_experts);
+        EXPECT_EQ(rank.balancedness, first.balancedness);
+      }
+    }
+  }
+}
+
+TEST(RanksTest, ExpertsOfEveryFormMove) {
+  const std::vector<ParallelLayout> all = BalancedLayouts();
+  const auto expect = [](Case setup, const ParallelLayout& layout, test::Tolerance tolerance) {
+    SCOPED_TRACE(fmt::format("{}, {}", NameOf(layout), WeightFormName(setup.form)));
+    setup.pieces = SmallPieces();
+    setup.balance = {{.window = 8, .interval = 4, .step_bytes = int64_t{1} << 20}};
+    ExpectSame(setup, {layout}, tolerance);
+    EXPECT_GE(setup.news.front().moved_experts, 4U);
+  };
+  for (const WeightForm form : {WeightForm::kFp8Block, WeightForm::kInt4Group}) {
+    expect({.form = form}, all[0], kSums);
+    expect({.form = form}, all[4], kSums);
+  }
+  // W4A8, as above: which ranks a row's sum comes from decides its last bits, and these what is
+  // rounded to 8 bits.
+  expect({.form = WeightForm::kInt4}, all[3], {.nmse = 1e-3, .max_abs = 0.3});
+  expect({.form = WeightForm::kInt4}, all[0], {.nmse = 0.1, .max_abs = 2});
+  expect({.form = WeightForm::kInt4Group, .act = DType::kBf16, .kv = KvForm::kFp8}, all[4],
+         {.nmse = 1e-3, .max_abs = 0.3});
+}
+
+TEST(RanksTest, ARankThatFailsWhileExpertsMoveEndsTheStepOfEveryRank) {
+  ParallelLayout layout{.tensor = 2, .data = 2, .whole_experts = true, .balanced_experts = true};
+  layout.redundant_experts = 4;
+  ThreadWorld world(layout.ranks());
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Link> link = world.Join(rank);
+      const auto ranks = ModelRanks::Join(link.get(), layout);
+      ASSERT_TRUE(ranks.ok()) << ranks.status().message();
+      DummySource source(3);
+      K2LoadOptions options;
+      options.ranks = ranks.value().get();
+      const auto model = K2Model::Load(Config(), source, CpuOps(DType::kF32), nullptr, options);
+      ASSERT_TRUE(model.ok()) << model.status().message();
+      model.value()->BalanceExperts({.window = 4, .interval = 4, .step_bytes = 1});
+      // The second rearrangement, behind that of no rows, is under way.
+      LogitsOf(*model.value(), KvForm::kF32, SmallPieces(), rank == 3 ? 9 : 1000);
+      if (rank == 3) {
+        EXPECT_GT(model.value()->balancer()->news().moved_experts, 0U);
+        EXPECT_EQ(model.value()->balancer()->news().rearrangements, 1U);
+        link->Abort("it was asked to");
+        return;
+      }
+      EXPECT_EQ(ranks.value()->status().message(), "rank 3 aborted: it was asked to");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(RanksTest, AFailureEndsTheStepOfEveryRank) {
   const ParallelLayout layout{.tensor = 2, .pipeline = 2, .decode_context = 2};
   ThreadWorld world(layout.ranks());
@@ -267,7 +383,7 @@ TEST(RanksTest, AFailureEndsTheStepOfEveryRank) {
         link->Abort("it was asked to");
         return;
       }
-      LogitsOf(*model.value(), KvForm::kF32);
+      LogitsOf(*model.value(), KvForm::kF32, kPieces);
       EXPECT_EQ(ranks.value()->status().message(), "rank 3 aborted: it was asked to");
     });
   }

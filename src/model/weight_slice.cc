@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "weights/quant/matrix_codec.h"
@@ -54,13 +55,12 @@ void KeepColumns(PlannedMatrix& matrix, const IndexRange& range) {
   matrix.matrix.k = range.size();
 }
 
-// Where the matrices of a batch are those of heads or experts.
-template <typename Kept>
-void KeepMatrices(PlannedMatrix& matrix, const Kept& kept) {
+// Where the matrices of a batch are those of heads or experts: which of them, each any number of
+// times.
+template <typename Numbers>
+void KeepMatrices(PlannedMatrix& matrix, const Numbers& kept) {
   std::vector<std::vector<MatrixPart>> parts;
-  for (size_t i = 0; i < matrix.parts.size(); ++i) {
-    if (kept(static_cast<int64_t>(i))) parts.push_back(std::move(matrix.parts[i]));
-  }
+  for (const auto i : kept) parts.push_back(matrix.parts[static_cast<size_t>(i)]);
   matrix.parts = std::move(parts);
   matrix.matrix.count = std::ssize(matrix.parts);
 }
@@ -77,8 +77,7 @@ class Slicer {
       return SliceMlp(layer.experts, share_.layout.expert_ranks(),
                       share_.place.expert(share_.layout));
     }
-    const std::vector<int32_t> slots = share_.expert_slots(config_);
-    const auto held = [&](int64_t expert) { return slots[static_cast<size_t>(expert)] >= 0; };
+    const std::vector<int32_t> held = share_.held_experts(config_);
     for (PlannedMatrix* matrix : {&layer.experts.gate_up, &layer.experts.down}) {
       if (!matrix->parts.empty()) KeepMatrices(*matrix, held);
     }
@@ -126,7 +125,9 @@ class Slicer {
     KeepColumns(layer.o, columns);
     const IndexRange group = share_.group_heads(config_);
     KeepRows(layer.kv_b, {group.begin * kv, group.end * kv});
-    KeepMatrices(layer.uk_t, [&](int64_t head) { return head >= group.begin && head < group.end; });
+    std::vector<int64_t> heads(static_cast<size_t>(group.size()));
+    std::iota(heads.begin(), heads.end(), group.begin);
+    if (!layer.uk_t.parts.empty()) KeepMatrices(layer.uk_t, heads);
     return {};
   }
 
@@ -196,12 +197,23 @@ CacheWidths RankShare::cache_widths(const K2Config& config) const {
 
 std::vector<int32_t> RankShare::expert_slots(const K2Config& config) const {
   const ExpertShare held = ExpertsOf(layout, config.experts, place.expert(layout));
-  std::vector<int32_t> slots(static_cast<size_t>(config.experts), -1);
+  const int64_t numbers = config.experts + layout.redundant_experts;
+  std::vector<int32_t> slots(static_cast<size_t>(numbers), -1);
   for (int64_t slot = 0; slot < held.count; ++slot) {
-    const int64_t expert = held.first + slot * held.step;
-    if (expert < config.experts) slots[static_cast<size_t>(expert)] = static_cast<int32_t>(slot);
+    const int64_t number = layout.balanced_experts ? place.expert(layout) * held.count + slot
+                                                   : held.first + slot * held.step;
+    slots[static_cast<size_t>(number)] = static_cast<int32_t>(slot);
   }
   return slots;
+}
+
+std::vector<int32_t> RankShare::held_experts(const K2Config& config) const {
+  const ExpertShare held = ExpertsOf(layout, config.experts, place.expert(layout));
+  std::vector<int32_t> experts;
+  for (int64_t slot = 0; slot < held.count; ++slot) {
+    experts.push_back(static_cast<int32_t>((held.first + slot * held.step) % config.experts));
+  }
+  return experts;
 }
 
 LayoutShape ShapeOf(const K2Config& config) {
@@ -216,10 +228,8 @@ LayoutShape ShapeOf(const K2Config& config) {
 
 Result<WeightPlan> SliceWeights(const K2Config& config, WeightPlan whole, const RankShare& share) {
   BT_RETURN_IF_ERROR(CheckLayout(share.layout, ShapeOf(config)));
-  if (share.layout.redundant_experts > 0) {
-    return InvalidArgument("copies of experts are for a layout that balances them; none is made");
-  }
   WeightPlan plan = std::move(whole);
+  plan.stages_experts = share.layout.balanced_experts;
   const IndexRange layers = share.layers(config);
   plan.layers.erase(plan.layers.begin() + layers.end, plan.layers.end());
   plan.layers.erase(plan.layers.begin(), plan.layers.begin() + layers.begin);

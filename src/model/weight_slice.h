@@ -9,7 +9,7 @@
 //   kv_b, uk_t                   the heads of the rank's decode-context group: a rank attends for
 //                                all of them, to its part of the keys
 //   dense and shared MLP         gate and up rows, down columns
-//   routed experts               as these, or some experts whole
+//   routed experts               as these, or some experts whole, of balanced ones some twice
 //   embedding, head              rows of the vocabulary, or of what the head tells apart
 //   q, k, v of a draft whose     rows of the rank's heads, and of its heads of keys
 //     heads have keys
@@ -46,8 +46,11 @@ struct RankShare {
   int32_t key_heads(const K2Config& config) const;
   // A latent is for all heads, and whole on every rank.
   CacheWidths cache_widths(const K2Config& config) const;
-  // The slot of each expert; -1: another rank's.
+  // The slot of each expert, or of balanced ones the slot here of each slot of all ranks; -1:
+  // another rank's.
   std::vector<int32_t> expert_slots(const K2Config& config) const;
+  // Of whole experts: which expert is loaded into each slot of this rank.
+  std::vector<int32_t> held_experts(const K2Config& config) const;
 };
 
 // For CheckLayout.

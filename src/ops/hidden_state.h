@@ -19,6 +19,7 @@
 
 #include "ops/attention.h"
 #include "ops/context.h"
+#include "ops/expert_copies.h"
 #include "ops/matrix.h"
 #include "ops/router.h"
 #include "tensor/tensor_view.h"
@@ -143,8 +144,10 @@ struct ExpertsHalfArgs {
   PackedMatrix router;     // [E, H]
   TensorView router_bias;  // optional [E] f32
   RouterParams params;
-  PackedMatrix gate_up, down;        // slots matrices [2 I, H]: gate rows, then up rows; [H, I]
-  std::span<const int32_t> slot_of;  // [E] logical expert -> slot; -1: not held here
+  PackedMatrix gate_up, down;  // slots matrices [2 I, H]: gate rows, then up rows; [H, I]
+  // [E] logical expert -> slot; with `copies`: slot of all ranks -> slot. -1: not held here.
+  std::span<const int32_t> slot_of;
+  ExpertCopies copies = {};  // of balanced experts, on CPUs
   // The shared experts, which see every token; n 0: none.
   PackedMatrix shared_gate_up, shared_down;  // [2 I', H], [H, I']
   ExpertsTap* tap = nullptr;

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "ops/expert_exchange.h"
 #include "ops/ops.h"
+#include "ops/slab_exchange.h"
 #include "tensor/tensor_view.h"
 
 namespace baltoro {
@@ -41,6 +42,8 @@ class RankOps {
   virtual void Abort() {}
   // With the replicas that share the experts. Null: this replica has all of them.
   virtual ExpertExchange* experts() { return nullptr; }
+  // With the ranks that balance the experts of their layers. Null: none does.
+  virtual SlabExchange* slabs() { return nullptr; }
 
   // Tensor ranks: x [T, H] part, contiguous, of one type on all ranks, becomes the sum of all,
   // added in f32 in the order of the ranks: the same bits on each. GPUs may send parts and sums

@@ -76,17 +76,23 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape) {
     if (!layout.whole_experts) return {};
     return InvalidArgument("--enable-expert-parallel: the model has no experts");
   }
-  if (layout.redundant_experts > 0 && !layout.whole_experts) {
-    return InvalidArgument("redundant experts need --enable-expert-parallel");
+  if (layout.redundant_experts > 0 && !layout.balanced_experts) {
+    return InvalidArgument(
+        "--eplb-config: num_redundant_experts needs --enable-eplb, without which no expert has a "
+        "copy");
+  }
+  if (layout.balanced_experts && (!layout.whole_experts || layout.expert_ranks() == 1)) {
+    return InvalidArgument("--enable-eplb needs --enable-expert-parallel and more than one rank");
   }
   const int64_t slots = int64_t{shape.experts} + layout.redundant_experts;
   if (layout.whole_experts && slots < layout.expert_ranks()) {
     return InvalidArgument(fmt::format("{} experts do not reach all {} ranks: use fewer ranks",
                                        slots, layout.expert_ranks()));
   }
-  if (layout.redundant_experts > 0 && slots % layout.expert_ranks() != 0) {
+  if (layout.balanced_experts && slots % layout.expert_ranks() != 0) {
     return InvalidArgument(fmt::format(
-        "{} experts and {} redundant ones must divide evenly over {} ranks: {} redundant ones do",
+        "--eplb-config: {} experts and {} redundant ones must divide evenly over {} ranks: give "
+        "num_redundant_experts {}",
         shape.experts, layout.redundant_experts, layout.expert_ranks(),
         layout.redundant_experts + layout.expert_ranks() - slots % layout.expert_ranks()));
   }
@@ -111,6 +117,24 @@ Status CheckExpertGroup(const ParallelLayout& layout) {
                     "--data-parallel-size {}: replicas that share experts have one stage: leave "
                     "out --pipeline-parallel-size; or {}",
                     layout.pipeline, layout.data, kApart));
+  }
+  return {};
+}
+
+Status CheckExpertBalance(const ParallelLayout& layout, bool gpus, bool deterministic) {
+  if (!layout.balanced_experts) return {};
+  constexpr const char* kStay = "leave it out: experts stay where --expert-placement-strategy puts";
+  if (gpus) {
+    return InvalidArgument(fmt::format(
+        "--enable-eplb: experts are moved among ranks on CPUs so far, GPUs do not move theirs "
+        "yet; {} them",
+        kStay));
+  }
+  if (deterministic) {
+    return InvalidArgument(fmt::format(
+        "--enable-eplb with --deterministic: which rank computes an expert follows from what "
+        "others asked before, and with it the order of a row's sums; {} them",
+        kStay));
   }
   return {};
 }

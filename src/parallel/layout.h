@@ -26,9 +26,12 @@ struct ParallelLayout {
   int32_t pipeline = 1;
   int32_t decode_context = 1;  // divides `tensor`
   int32_t data = 1;
-  bool whole_experts = false;     // --enable-expert-parallel: ranks hold experts, not slices of all
-  bool experts_in_turn = false;   // whole experts: rank r holds r, r + ranks, ... ; else a run
-  int32_t redundant_experts = 0;  // copies beside the logical ones (EPLB), whole experts only
+  bool whole_experts = false;    // --enable-expert-parallel: ranks hold experts, not slices of all
+  bool experts_in_turn = false;  // whole experts: rank r holds r, r + ranks, ... ; else a run
+  // --enable-eplb: experts are moved and doubled among the ranks while steps run; each rank has
+  // equally many slots for them, of which slot s of rank r is slot r * slots + s of all.
+  bool balanced_experts = false;
+  int32_t redundant_experts = 0;  // slots beside one for each expert, of balanced experts only
   std::vector<int32_t> stage_layers = {};  // layers of each stage; empty: StageLayers' own rule
 
   int32_t ranks() const { return tensor * pipeline * data; }
@@ -58,6 +61,9 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape);
 // kInvalidArgument: what to leave out.
 Status CheckExpertGroup(const ParallelLayout& layout);
 
+// Whether experts can be balanced like that. kInvalidArgument: what to leave out.
+Status CheckExpertBalance(const ParallelLayout& layout, bool gpus, bool deterministic);
+
 // Whether the tensor ranks can each have as many heads of a picture encoder. kInvalidArgument:
 // which flag to change.
 Status CheckEncoderHeads(const ParallelLayout& layout, int32_t heads);
@@ -84,7 +90,8 @@ bool FallsOnBlocks(const IndexRange& range, int64_t block);
 // before the last, which also holds the head, the latest of them first.
 IndexRange StageLayers(const ParallelLayout& layout, int32_t layers, int32_t stage);
 
-// Experts held by an expert rank, as (first, count, step).
+// Experts held by an expert rank, as (first, count, step). Of balanced experts: its slots before
+// the first rearrangement, where number n is expert n mod `experts`.
 struct ExpertShare {
   int64_t first = 0, count = 0, step = 1;
 };

@@ -180,9 +180,18 @@ TEST(LayoutTest, ClashesNameTheSizes) {
   EXPECT_NE(message({.pipeline = 62}).find("61 layers"), std::string::npos);
   ParallelLayout uneven{.tensor = 8, .whole_experts = true};
   uneven.redundant_experts = 30;
-  EXPECT_NE(message(uneven).find("32 redundant ones do"), std::string::npos);
+  EXPECT_NE(message(uneven).find("needs --enable-eplb"), std::string::npos);
+  uneven.balanced_experts = true;
+  EXPECT_NE(message(uneven).find("give num_redundant_experts 32"), std::string::npos);
   uneven.redundant_experts = 32;
   EXPECT_EQ(message(uneven), "");
+  EXPECT_EQ(CheckExpertBalance(uneven, false, false).message(), "");
+  EXPECT_NE(CheckExpertBalance(uneven, true, false).message().find("GPUs do not move theirs"),
+            std::string::npos);
+  EXPECT_NE(CheckExpertBalance(uneven, false, true).message().find("with --deterministic"),
+            std::string::npos);
+  uneven.whole_experts = false;
+  EXPECT_NE(message(uneven).find("needs --enable-expert-parallel"), std::string::npos);
   ParallelLayout stages{.pipeline = 2};
   stages.stage_layers = {30, 30};
   EXPECT_NE(message(stages).find("with sum 61"), std::string::npos);

@@ -16,6 +16,9 @@ std::string LayoutText(const ParallelLayout& layout) {
   if (layout.data > 1) out += fmt::format(" x DP {}", layout.data);
   if (layout.decode_context > 1) out += fmt::format(", DCP {}", layout.decode_context);
   if (layout.whole_experts) out += ", expert parallel";
+  if (layout.balanced_experts) {
+    out += fmt::format(", balanced with {} redundant experts", layout.redundant_experts);
+  }
   return out + fmt::format(" ({} {})", layout.ranks(), layout.ranks() == 1 ? "rank" : "ranks");
 }
 
@@ -170,6 +173,8 @@ Json PlanJson(const MemoryPlan& plan, const std::vector<int64_t>& lengths) {
               {"pipeline_parallel_size", o.layout.pipeline},
               {"decode_context_parallel_size", o.layout.decode_context},
               {"expert_parallel", o.layout.whole_experts},
+              {"expert_balance", o.layout.balanced_experts},
+              {"redundant_experts", o.layout.redundant_experts},
               {"max_model_len", o.max_model_len},
               {"max_num_seqs", o.max_num_seqs},
               {"max_num_batched_tokens", o.max_num_batched_tokens},

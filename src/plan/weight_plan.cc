@@ -96,10 +96,17 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& stored,
   add("dense layers", dense_layers * MlpBytes(model.dense, c.hidden, cut.dense),
       how(model.dense, sliced));
   add("routed experts", moe_layers * cut.experts * MlpBytes(model.experts, c.hidden, cut.expert),
-      how(model.experts, layout.expert_ranks() == 1 ? ""
-                         : layout.whole_experts
-                             ? fmt::format("{} of {} experts", cut.experts, c.experts)
-                             : fmt::format("1/{} of each", layout.expert_ranks())));
+      how(model.experts,
+          layout.expert_ranks() == 1 ? ""
+          : layout.balanced_experts  ? fmt::format("{} of {} slots for {} experts", cut.experts,
+                                                   c.experts + layout.redundant_experts, c.experts)
+          : layout.whole_experts     ? fmt::format("{} of {} experts", cut.experts, c.experts)
+                                     : fmt::format("1/{} of each", layout.expert_ranks())));
+  add("experts on their way",
+      layout.balanced_experts && moe_layers > 0
+          ? cut.experts * MlpBytes(model.experts, c.hidden, cut.expert)
+          : 0,
+      how(model.experts, "those of one layer, between ranks (--enable-eplb)"));
   add("shared experts",
       moe_layers * (c.shared_experts > 0 ? MlpBytes(model.shared, c.hidden, cut.shared) : 0),
       how(model.shared, sliced));

@@ -167,10 +167,15 @@ TEST(WeightPlanTest, WholeExpertsTogetherAreTheExpertsOnce) {
   int64_t sum = 0;
   for (int32_t rank = 0; rank < layout.ranks(); ++rank) sum += experts(layout, rank);
   EXPECT_EQ(sum, experts({}, 0));
+  layout.balanced_experts = true;
   layout.redundant_experts = 32;
   sum = 0;
   for (int32_t rank = 0; rank < layout.ranks(); ++rank) sum += experts(layout, rank);
   EXPECT_EQ(sum, experts({}, 0) / 384 * 416);
+  const auto items = WeightsOfRank(model, layout, PlaceOf(layout, 3));
+  const auto moving = std::ranges::find(items, "experts on their way", &PlanItem::name);
+  ASSERT_NE(moving, items.end());
+  EXPECT_EQ(moving->bytes, experts(layout, 3) / 60);  // of one layer
 }
 
 TEST(WeightPlanTest, ACutInsideAGroupHoldsItsScaleTwice) {

@@ -55,6 +55,7 @@ struct EngineMetrics::State {
         token_counts(Decades(shape.max_model_len)),
         log(AddLog(all, EngineProcessName(shape, replica))) {
     if (shape.drafts_max > 0) drafts.emplace(*this, shape.drafts_max);
+    if (shape.moves_experts) balance.emplace(*this);
   }
 
   // There where drafts are, as in vLLM.
@@ -93,6 +94,30 @@ struct EngineMetrics::State {
     }
   };
   std::optional<DraftFollower> drafts;
+
+  // There where experts move.
+  struct BalanceFollower {
+    Follower rearrangements, moved;
+    prometheus::Gauge &before, &now;
+
+    explicit BalanceFollower(State& state)
+        : rearrangements(state.AddCounter("baltoro:eplb_rearrangements_total",
+                                          "Times that experts were placed by their load.")),
+          moved(state.AddCounter("baltoro:eplb_moved_experts_total",
+                                 "Places of experts that got another expert, over all layers.")),
+          before(state.AddGauge("baltoro:eplb_balancedness_before",
+                                "Mean load of a rank through that of the busiest, of the last "
+                                "window, as experts lay; -1 before the first rearrangement.")),
+          now(state.AddGauge("baltoro:eplb_balancedness",
+                             "The same as experts lie since the last rearrangement.")) {}
+    void Follow(const BalanceStats& stats) {
+      rearrangements.Follow(stats.rearrangements);
+      moved.Follow(stats.moved_experts);
+      before.Set(stats.balancedness_before);
+      now.Set(stats.balancedness);
+    }
+  };
+  std::optional<BalanceFollower> balance;
 
   Buckets token_counts;
   EngineStats last;
@@ -244,6 +269,7 @@ void EngineMetrics::Update(const EngineStats& stats, bool serves) {
   state_->step_seconds.Follow(stats.step_seconds);
   state_->restarts.Follow(stats.restarts);
   if (state_->drafts) state_->drafts->Follow(stats.drafts, stats.drafts_wanted);
+  if (state_->balance) state_->balance->Follow(stats.balance);
   state_->log.Follow(stats.log_drops);
   state_->ObserveSteps(stats);
   state_->last = stats;

@@ -71,9 +71,10 @@ enum class Rejection {
 struct MetricsShape {
   std::string model_name;
   int64_t max_model_len = 0;
-  int32_t drafts_max = 0;     // that a step verifies of a request; 0: none, nor their metrics
-  int32_t replicas = 1;       // engines, each with the label of its number
-  int32_t first_replica = 0;  // the number of the first
+  int32_t drafts_max = 0;      // that a step verifies of a request; 0: none, nor their metrics
+  bool moves_experts = false;  // else there are no metrics of that
+  int32_t replicas = 1;        // engines, each with the label of its number
+  int32_t first_replica = 0;   // the number of the first
 };
 
 // How the process of the `replica`th engine is called, in logs and labels, as in vLLM.

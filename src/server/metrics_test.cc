@@ -181,6 +181,24 @@ TEST(MetricsUpdateTest, DraftsAreCountedWhereThereAreAny) {
   EXPECT_EQ(at("3"), -1);
 }
 
+TEST(MetricsUpdateTest, BalanceIsToldWhereExpertsMove) {
+  EngineStats stats;
+  stats.balance = {
+      .rearrangements = 2, .moved_experts = 9, .balancedness_before = 0.5, .balancedness = 0.75};
+  Metrics without({.model_name = "m", .max_model_len = 1000});
+  without.Update(0, stats, true);
+  EXPECT_EQ(without.Scrape().find("eplb"), std::string::npos);
+
+  Metrics metrics({.model_name = "m", .max_model_len = 1000, .moves_experts = true});
+  metrics.Update(0, stats, true);
+
+  const std::string text = metrics.Scrape(), labels = "{engine=\"0\",model_name=\"m\"}";
+  EXPECT_EQ(Value(text, "baltoro:eplb_rearrangements_total" + labels), 2);
+  EXPECT_EQ(Value(text, "baltoro:eplb_moved_experts_total" + labels), 9);
+  EXPECT_EQ(Value(text, "baltoro:eplb_balancedness_before" + labels), 0.5);
+  EXPECT_EQ(Value(text, "baltoro:eplb_balancedness" + labels), 0.75);
+}
+
 TEST(MetricsUpdateTest, TheNewestStepIsTold) {
   Metrics metrics({.model_name = "m", .max_model_len = 1000});
   const std::string series = "baltoro:last_step_seconds{engine=\"0\",model_name=\"m\"}";

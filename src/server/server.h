@@ -64,6 +64,7 @@ struct ServerConfig {
   bool enable_prefix_caching = true;
   int32_t replicas = 1;                 // that the engine has
   int32_t first_replica = 0;            // what clients and metrics call the first of them
+  bool moves_experts = false;           // --enable-eplb
   int32_t drafts_max = 0;               // that a step verifies of a request; 0: no speculation
   double gpu_memory_utilization = 0.9;  // shown, as is the line above
   bool request_id_headers = false;

@@ -228,17 +228,17 @@ def rows_of_the_page():
 
 @pytest.fixture(scope="module")
 def families_of_drafts():
-    """Those that are there with --speculative-config alone."""
-    server = Server("-sc", '{"method": "ngram", "num_speculative_tokens": 2}')
+    """Those that are there with --speculative-config and --enable-eplb alone."""
+    server = Server("-sc", '{"method": "ngram", "num_speculative_tokens": 2}', "-tp", "2", "-ep", "--enable-eplb")
     try:
-        return [family for family in scrape(server.url) if ":spec_decode" in family.name]
+        return [family for family in scrape(server.url) if re.search(":(spec_decode|eplb)", family.name)]
     finally:
         server.stop()
 
 
 def test_the_page_has_every_metric_and_no_other(families, families_of_drafts):
     told = {}
-    assert not any(":spec_decode" in family.name for family in families)
+    assert not any(re.search(":(spec_decode|eplb)", family.name) for family in families)
     for family in [*families, *families_of_drafts]:
         labels = sorted({name for sample in family.samples for name in sample.labels} - {"le"})
         name = family.name + ("_total" if family.type == "counter" else "")

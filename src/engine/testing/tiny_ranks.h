@@ -3,6 +3,7 @@
 // Ranks of the tiny model for tests of what runs them, and requests that want everything of them.
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,9 @@ inline Result<std::unique_ptr<Worker>> MakeTinyWorker(ModelRanks* ranks,
                          .latent = 512,
                          .rope = 64,
                          .form = KvForm::kF32}));
+  std::optional<ExpertBalanceOptions> balance;  // an expert moves in almost every step
+  if (model->share().layout.balanced_experts)
+    balance = {.window = 4, .interval = 4, .step_bytes = 1};
   return Worker::Create({.max_num_seqs = kTinySeqs,
                          .max_num_batched_tokens = kTinyTokens,
                          .logits_rows_max = kTinySeqs * (1 + drafts) + 64,
@@ -53,7 +57,8 @@ inline Result<std::unique_ptr<Worker>> MakeTinyWorker(ModelRanks* ranks,
                          .mask_threads = 1,
                          .fixed = fixed,
                          .samples = samples,
-                         .speculation = TinyDrafts(drafts)},
+                         .speculation = TinyDrafts(drafts),
+                         .balance = std::move(balance)},
                         std::move(pool), std::move(model), std::move(kv));
 }
 

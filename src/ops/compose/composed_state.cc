@@ -265,6 +265,7 @@ void ComposedState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& nex
   ops_.linear(Fresh(), router_, normed_, args.router);
   ops_.route(Fresh(), ids_, weights_, router_, args.router_bias, args.params);
   Look(args.tap, chosen);
+  if (!args.copies.empty()) ops_.choose_copies(Fresh(), chosen.ids, args.copies);
   Experts(args, chosen);
   Leave(next);
 }

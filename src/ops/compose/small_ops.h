@@ -11,6 +11,7 @@
 
 #include "ops/attention.h"
 #include "ops/context.h"
+#include "ops/expert_copies.h"
 #include "ops/matrix.h"
 #include "ops/router.h"
 #include "tensor/tensor_view.h"
@@ -46,12 +47,12 @@ struct ExpertBankArgs {
   TensorView out;        // [T, H] part: out[t] += sum_j weights[t, j] * Expert(ids[t, j])(x[t]),
                          // j in order
   TensorView x;          // [T, H] act
-  TensorView ids;        // [T, k] i32, logical expert ids
+  TensorView ids;        // [T, k] i32, experts, or slots of all ranks (choose_copies)
   TensorView weights;    // [T, k] f32
   PackedMatrix gate_up;  // slots matrices [2 I, H]: gate rows, then up rows
   PackedMatrix down;     // slots matrices [H, I]
   std::span<const int32_t>
-      slot_of;  // [E] logical expert -> slot; -1: not held here (its share is left out)
+      slot_of;  // of each number in `ids`: the slot here; -1: not held here (its share is left out)
 };
 
 struct SmallOps {
@@ -110,6 +111,10 @@ struct SmallOps {
                 TensorView logits,
                 TensorView bias,
                 const RouterParams&) = nullptr;
+  // ids [T, k] i32, experts, become slots of all ranks. Which copy of an expert a row goes to
+  // follows from what it chose, all of it, and so is the same on all ranks and beside any rows.
+  // Null: no rank balances its experts.
+  void (*choose_copies)(const OpContext&, TensorView ids, const ExpertCopies& copies) = nullptr;
   void (*expert_bank)(const OpContext&, const ExpertBankArgs&) = nullptr;
 };
 

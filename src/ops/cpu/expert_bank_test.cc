@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <span>
+#include <vector>
 
 #include "ops/cpu/test_tensors.h"
 #include "support/support.h"
@@ -121,6 +123,45 @@ TEST(ExpertBankTest, ATokenDoesNotDependOnItsCompanyOrOnThreads) {
       }
     }
   }
+}
+
+// Which copy a row's experts are follows from the row alone; rows are spread, and counted.
+TEST(ExpertBankTest, RowsAreSpreadOverTheCopiesOfAnExpert) {
+  constexpr int64_t kRows = 400, kTopK = 3, kExperts = 16;
+  // Expert 0 lies in slots 2, 9 and 17, any other in one.
+  std::vector<int32_t> first = {0}, slots = {2, 9, 17};
+  for (int32_t slot = 0; slot < 18; ++slot) {
+    if (slot != 2 && slot != 9 && slot != 17) slots.push_back(slot);
+  }
+  for (int32_t e = 0; e < kExperts; ++e) first.push_back(e + 3);
+  std::vector<int32_t> ids;
+  for (int32_t t = 0; t < kRows; ++t) {
+    for (const int32_t id : {1 + t % 15, 0, 1 + (t / 15 + t + 1) % 15}) ids.push_back(id);
+  }
+  const auto chosen = [&](int64_t begin, int64_t rows, std::span<int64_t> counts) {
+    std::vector<int32_t> some(ids.begin() + begin * kTopK, ids.begin() + (begin + rows) * kTopK);
+    Context context(1);
+    CpuSmallOps(DType::kF32)
+        .choose_copies(context.get(), TensorView(some.data(), DType::kI32, {rows, kTopK}),
+                       {.first = first, .slots = slots, .rows = counts});
+    return some;
+  };
+
+  std::vector<int64_t> counts(slots.size(), 0);
+  const std::vector<int32_t> all = chosen(0, kRows, counts);
+
+  for (int64_t at = 0; at < std::ssize(all); ++at) {
+    const auto id = static_cast<size_t>(ids[at]);
+    EXPECT_TRUE(std::find(slots.begin() + first[id], slots.begin() + first[id + 1], all[at]) !=
+                slots.begin() + first[id + 1]);
+  }
+  EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), kRows * kTopK);
+  for (const size_t slot : {2, 9, 17}) {
+    EXPECT_GT(counts[slot], kRows / 5) << slot;
+    EXPECT_EQ(counts[slot], std::count(all.begin(), all.end(), static_cast<int32_t>(slot)));
+  }
+  const std::vector<int32_t> alone = chosen(77, 1, {});
+  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.begin() + 77 * kTopK));
 }
 
 }  // namespace

@@ -1,0 +1,227 @@
+#include "model/expert_balancer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/profile.h"
+
+namespace baltoro {
+namespace {
+
+// A placement that takes less than this from the busiest rank is not worth the moves.
+constexpr double kGainMin = 0.01;
+// A layer of 384 experts takes half a millisecond.
+constexpr int kLayersPlannedInAStep = 4;
+
+std::span<const std::byte> Slab(const PackedMatrix& bank, int32_t slot) {
+  return {static_cast<const std::byte*>(bank.at(slot).data),
+          static_cast<size_t>(bank.stride_bytes)};
+}
+
+}  // namespace
+
+ExpertBalancer::ExpertBalancer(const RankShare& share, int32_t experts, const ModelWeights& weights)
+    : shape_(BalanceShapeOf(share.layout, experts)),
+      rank_(share.place.expert(share.layout)),
+      staging_(static_cast<std::byte*>(weights.staging.data())) {
+  for (const LayerWeights& from : weights.layers) {
+    Layer& layer = layers_.emplace_back();
+    if (from.experts_gate_up.n == 0) continue;
+    layer.gate_up = from.experts_gate_up;
+    layer.down = from.experts_down;
+    layer.placed = StartingSlots(share.layout, experts);
+    layer.copies = CopyTableOf(shape_, layer.placed);
+    layer.rows.assign(layer.placed.size(), 0);
+    layer.loads.assign(static_cast<size_t>(experts), 0);
+  }
+  next_layer_ = layers_.size();
+}
+
+void ExpertBalancer::Start(const ExpertBalanceOptions& options, SlabExchange& slabs) {
+  BT_CHECK(options.window > 0 && options.interval > 0 && options.step_bytes > 0);
+  options_ = options;
+  slabs_ = &slabs;
+  since_ = options.interval * 3 / 4;
+}
+
+ExpertCopies ExpertBalancer::CopiesOf(int32_t layer) {
+  Layer& of = layers_[static_cast<size_t>(layer)];
+  ExpertCopies copies{.first = of.copies.first, .slots = of.copies.slots, .rows = {}};
+  if (slabs_ != nullptr) copies.rows = of.rows;
+  return copies;
+}
+
+void ExpertBalancer::BeginStep() {
+  if (slabs_ == nullptr) return;
+  if (options_.log_interval > 0 && since_ % options_.log_interval == 0) LogStep();
+  TakeRows();
+  ++since_;
+  if (since_ >= options_.interval && !moving()) {
+    AddUpLoads();
+    since_ = 0;
+  }
+  while (moving()) {
+    MoveSome();
+    if (!moving()) End();
+    if (options_.gradual) break;
+  }
+  counting_ = options_.interval - since_ <= options_.window;
+}
+
+// Of the step before this one.
+void ExpertBalancer::TakeRows() {
+  for (Layer& layer : layers_) {
+    for (size_t slot = 0; slot < layer.rows.size(); ++slot) {
+      const int64_t rows = std::exchange(layer.rows[slot], 0);
+      if (counting_) layer.loads[static_cast<size_t>(layer.placed[slot])] += rows;
+    }
+  }
+}
+
+void ExpertBalancer::LogStep() {
+  const auto ranks = static_cast<size_t>(shape_.ranks);
+  std::vector<float> counts(layers_.size() * ranks, 0.0F);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    for (size_t slot = 0; slot < layers_[i].rows.size(); ++slot) {
+      const int32_t rank = RankOfSlot(shape_, static_cast<int32_t>(slot));
+      counts[i * ranks + static_cast<size_t>(rank)] += static_cast<float>(layers_[i].rows[slot]);
+    }
+  }
+  slabs_->AddUp(counts);
+  if (!options_.tells) return;
+  double sum = 0, busiest = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const auto of_layer = std::span(counts).subspan(i * ranks, ranks);
+    sum += std::accumulate(of_layer.begin(), of_layer.end(), 0.0);
+    busiest += *std::ranges::max_element(of_layer);
+  }
+  if (sum == 0) return;
+  const double mean = sum / static_cast<double>(ranks);
+  BT_LOG(Info,
+         "EPLB step: {} for model {}: avg_tokens={:.2f}, max_tokens={:.0f}, balancedness={:.4f}, "
+         "steps until the next rearrangement: {}",
+         since_, options_.model, mean, busiest, busiest > 0 ? mean / busiest : 1.0,
+         std::max<int64_t>(options_.interval - since_, 0));
+}
+
+void ExpertBalancer::AddUpLoads() {
+  std::vector<int64_t> counted;
+  for (Layer& layer : layers_) {
+    counted.insert(counted.end(), layer.loads.begin(), layer.loads.end());
+    std::ranges::fill(layer.loads, 0);
+  }
+  past_.push_back(std::move(counted));
+  // A window longer than the interval reaches back over whole ones.
+  const int64_t kept = (options_.window + options_.interval - 1) / options_.interval;
+  while (std::ssize(past_) > kept) past_.pop_front();
+  loads_.assign(past_.back().size(), 0.0F);
+  for (const std::vector<int64_t>& one : past_) {
+    for (size_t i = 0; i < one.size(); ++i) loads_[i] += static_cast<float>(one[i]);
+  }
+  slabs_->AddUp(loads_);
+  next_layer_ = 0;
+  means_ = busiest_before_ = busiest_after_ = 0;
+}
+
+void ExpertBalancer::MoveSome() {
+  for (int i = 0; rounds_.empty() && next_layer_ < layers_.size() && i < kLayersPlannedInAStep;
+       ++i) {
+    PlanLayer(next_layer_++);
+  }
+  if (rounds_.empty()) return;
+  const ProfileSpan span("move experts");
+  Layer& layer = layers_[layer_];
+  RunRound(layer, rounds_.front());
+  rounds_.pop_front();
+  if (rounds_.empty()) SwitchOver(layer);
+}
+
+void ExpertBalancer::PlanLayer(size_t index) {
+  const Layer& layer = layers_[index];
+  if (layer.placed.empty()) return;
+  size_t at = 0;  // of its loads: layers without experts have none
+  for (size_t i = 0; i < index; ++i) at += layers_[i].loads.size();
+  const auto begin = loads_.begin() + static_cast<std::ptrdiff_t>(at);
+  const std::vector<double> loads(begin, begin + shape_.experts);
+  const std::vector<double> now = RankLoads(shape_, layer.placed, loads);
+  ExpertSlots after = BalanceExperts(shape_, loads);
+  const double before_max = *std::ranges::max_element(now);
+  double after_max = std::ranges::max(RankLoads(shape_, after, loads));
+  const bool worth = after_max < before_max * (1 - kGainMin);
+  if (!worth) after_max = before_max;
+  means_ += std::accumulate(now.begin(), now.end(), 0.0) / static_cast<double>(now.size());
+  busiest_before_ += before_max;
+  busiest_after_ += after_max;
+  if (!worth) return;
+  after_ = KeepPlaces(shape_, layer.placed, after);
+  layer_ = index;
+  arrived_.clear();
+  const int64_t slab = layer.gate_up.stride_bytes + layer.down.stride_bytes;
+  const auto each =
+      static_cast<int32_t>(std::clamp<int64_t>(options_.step_bytes / slab, 1, SlotsOfRank(shape_)));
+  for (Moves& round : RoundsOf(shape_, MovesBetween(shape_, layer.placed, after_), each)) {
+    rounds_.push_back(std::move(round));
+  }
+}
+
+std::byte* ExpertBalancer::Staged(const Layer& layer, bool down, int32_t slot) const {
+  if (!down) return staging_ + slot * layer.gate_up.stride_bytes;
+  return staging_ + layer.gate_up.count * layer.gate_up.stride_bytes +
+         slot * layer.down.stride_bytes;
+}
+
+void ExpertBalancer::RunRound(Layer& layer, const Moves& moves) {
+  const int32_t each = SlotsOfRank(shape_);
+  for (const bool down : {false, true}) {
+    const PackedMatrix& bank = down ? layer.down : layer.gate_up;
+    std::vector<SlabExchange::Out> out;
+    std::vector<SlabExchange::In> in;
+    for (const ExpertMove& move : moves) {
+      const int32_t from = RankOfSlot(shape_, move.from), to = RankOfSlot(shape_, move.to);
+      const std::span<std::byte> staged(Staged(layer, down, move.to % each),
+                                        static_cast<size_t>(bank.stride_bytes));
+      if (from == rank_ && to == rank_) {
+        std::ranges::copy(Slab(bank, move.from % each), staged.begin());
+      } else if (from == rank_) {
+        out.push_back({.rank = to, .slab = Slab(bank, move.from % each)});
+      } else if (to == rank_) {
+        in.push_back({.rank = from, .slab = staged});
+      }
+    }
+    slabs_->Trade(out, in);
+  }
+  for (const ExpertMove& move : moves) {
+    if (RankOfSlot(shape_, move.to) == rank_) arrived_.push_back(move);
+  }
+  news_.moved_experts += moves.size();
+}
+
+// All ranks are here in the same step, so nobody needs what is overwritten.
+void ExpertBalancer::SwitchOver(Layer& layer) {
+  for (const ExpertMove& move : arrived_) {
+    const int32_t slot = move.to % SlotsOfRank(shape_);
+    for (const bool down : {false, true}) {
+      const PackedMatrix& bank = down ? layer.down : layer.gate_up;
+      std::memcpy(const_cast<void*>(bank.at(slot).data), Staged(layer, down, slot),
+                  static_cast<size_t>(bank.stride_bytes));
+    }
+  }
+  layer.placed = std::move(after_);
+  layer.copies = CopyTableOf(shape_, layer.placed);
+}
+
+void ExpertBalancer::End() {
+  ++news_.rearrangements;
+  news_.balancedness_before = busiest_before_ > 0 ? means_ / busiest_before_ : 1;
+  news_.balancedness = busiest_after_ > 0 ? means_ / busiest_after_ : 1;
+  if (!options_.tells) return;
+  BT_LOG(Info, "EPLB: rearrangement {} has ended: balancedness {:.4f} before, {:.4f} now",
+         news_.rearrangements, news_.balancedness_before, news_.balancedness);
+  if (options_.tell) options_.tell(news_);
+}
+
+}  // namespace baltoro
