@@ -226,7 +226,7 @@ Status FillSpeculation(const FlagReader& flags, ServeOptions& options) {
   return {};
 }
 
-Status FillBalance(const FlagReader& flags, ServeOptions& options) {
+Status FillEplb(const FlagReader& flags, ServeOptions& options) {
   Json config = Json::object();
   flags.Get("eplb-config", config);
   BT_ASSIGN_OR_RETURN(options.balance,
@@ -312,8 +312,8 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   if (const Status speculation = FillSpeculation(reader, options); !speculation.ok()) {
     return UsageError(table, speculation.message());
   }
-  if (const Status balance = FillBalance(reader, options); !balance.ok()) {
-    return UsageError(table, balance.message());
+  if (const Status eplb = FillEplb(reader, options); !eplb.ok()) {
+    return UsageError(table, eplb.message());
   }
   if (const Status traces = FillTraces(reader, environment, options); !traces.ok()) {
     return UsageError(table, traces.message());
