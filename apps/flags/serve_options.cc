@@ -264,7 +264,7 @@ Status FillBalance(const FlagReader& flags, ServeOptions& options) {
   return {};
 }
 
-Status FillExpertBalance(const FlagReader& flags, ServeOptions& options) {
+Status FillEplb(const FlagReader& flags, ServeOptions& options) {
   Json config = Json::object();
   flags.Get("eplb-config", config);
   BT_ASSIGN_OR_RETURN(options.balance,
@@ -350,8 +350,8 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   if (const Status speculation = FillSpeculation(reader, options); !speculation.ok()) {
     return UsageError(table, speculation.message());
   }
-  if (const Status balance = FillBalance(reader, options); !balance.ok()) {
-    return UsageError(table, balance.message());
+  if (const Status eplb = FillEplb(reader, options); !eplb.ok()) {
+    return UsageError(table, eplb.message());
   }
   if (const Status traces = FillTraces(reader, environment, options); !traces.ok()) {
     return UsageError(table, traces.message());
@@ -362,7 +362,7 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   if (const Status media = FillMedia(reader, options); !media.ok()) {
     return UsageError(table, media.message());
   }
-  if (const Status balance = FillExpertBalance(reader, options); !balance.ok()) {
+  if (const Status balance = FillBalance(reader, options); !balance.ok()) {
     return UsageError(table, balance.message());
   }
   const Status applied = ApplyEnvironment(environment, options);
