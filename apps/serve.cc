@@ -66,7 +66,8 @@ Status ReadPictures(const ServeOptions& options,
   if (!rules.ok() && rules.status().code() != Code::kNotFound) return rules.status();
   config.pictures = PictureConfig{.rules = rules.ok() ? rules.value() : PictureRules(),
                                   .decoder = {program, kPictureSubcommand},
-                                  .count_max = options.media.pictures_max};
+                                  .count_max = options.media.pictures_max,
+                                  .videos_max = options.media.videos_max};
   BT_ASSIGN_OR_RETURN(config.media, OpenMediaSource(options.media));
   // A URL that is slow keeps a thread from the pictures of others.
   constexpr size_t kFetchingThreads = 8;

@@ -56,14 +56,17 @@ Status ReadMediaLimits(const Json& limits, std::vector<std::string>& notices, Me
     }
     if (image) {
       out.pictures_max = count;
+    } else if (kind == "video") {
+      out.videos_max = count;
     } else if (count > 0) {
       notices.push_back(fmt::format(
           "{} has no effect here: {}: a request with one is refused however many it has", kFlag,
           kind));
     }
-    if (image && value.is_object() && (value.contains("width") || value.contains("height"))) {
-      notices.push_back(fmt::format(
-          "{}: image: width and height: no effect: room is left for the largest picture", kFlag));
+    const auto sized = [&](const char* key) { return value.is_object() && value.contains(key); };
+    if ((image || kind == "video") && (sized("width") || sized("height") || sized("num_frames"))) {
+      notices.push_back(
+          fmt::format("{}: {}: sizes have no effect: room is left for the largest", kFlag, kind));
     }
   }
   return {};

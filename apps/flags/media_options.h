@@ -13,6 +13,7 @@ namespace baltoro {
 
 struct MediaOptions {
   int64_t pictures_max = 999;  // of one request; 0: none is taken
+  int64_t videos_max = 999;    // likewise
   // What a request may only name.
   std::string folder;              // of files; empty: none is read
   std::vector<std::string> hosts;  // of the web, in small letters, IPv6 without brackets

@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 struct Read {
-  int64_t pictures = -1;
+  int64_t pictures = -1, videos = -1;
   std::vector<std::string> notices;
   std::string error;
 };
@@ -21,6 +21,7 @@ Read Limits(const Json& limits) {
   MediaOptions options;
   out.error = ReadMediaLimits(limits, out.notices, options).message();
   out.pictures = options.pictures_max;
+  out.videos = options.videos_max;
   return out;
 }
 
@@ -31,12 +32,14 @@ TEST(MediaOptionsTest, TheNumberOfPicturesIsRead) {
   EXPECT_EQ(read.pictures, 4);
   EXPECT_THAT(read.notices, IsEmpty());
   EXPECT_EQ(Limits({{"image", {{"count", 7}}}}).pictures, 7);
+  EXPECT_EQ(Limits({{"video", 3}}).videos, 3);
+  EXPECT_EQ(Limits({{"image", 4}}).videos, 999);
 }
 
 TEST(MediaOptionsTest, WhatChangesNothingGetsALine) {
-  EXPECT_THAT(Limits({{"video", 2}}).notices, ElementsAre(HasSubstr("no effect here: video")));
+  EXPECT_THAT(Limits({{"audio", 2}}).notices, ElementsAre(HasSubstr("no effect here: audio")));
   EXPECT_THAT(Limits({{"image", {{"count", 2}, {"width", 512}}}}).notices,
-              ElementsAre(HasSubstr("width and height: no effect")));
+              ElementsAre(HasSubstr("image: sizes have no effect")));
 }
 
 TEST(MediaOptionsTest, WhatIsWrongIsNamed) {

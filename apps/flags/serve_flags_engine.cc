@@ -143,8 +143,8 @@ constexpr FlagSpec kMultiModalFlags[] = {
     {.name = "limit-mm-per-prompt",
      .kind = kJsonObject,
      .initial = "{}",
-     .help = "The most pictures in one request: {\"image\": N}; 999 where it is left out, 0 takes "
-             "none."},
+     .help = "The most pictures and videos in one request: {\"image\": N, \"video\": M}; 999 where "
+             "one is left out, 0 takes none."},
     {.name = "mm-encoder-tp-mode",
      .kind = kString,
      .initial = "weights",

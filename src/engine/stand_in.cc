@@ -20,7 +20,7 @@ constexpr int64_t kDefaultModelLen = 32768;
 constexpr int64_t kDefaultVocab = 2304;
 constexpr int64_t kDefaultBlocks = 16384;
 // Of pictures, as the family's models have it: two by two patches of 14 x 14 pixels are a token.
-constexpr int64_t kPatchesMax = 16384, kPatchBytes = 3 * 14 * 14;
+constexpr int64_t kPatchesMax = 20480, kPatchBytes = 3 * 14 * 14;
 constexpr int32_t kPictureTokensMax = kPatchesMax / 4, kPictureRows = 1 << 17, kSideMax = 512;
 
 uint64_t Extend(uint64_t hash, TokenId token) {
@@ -207,7 +207,7 @@ Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
     info.picture_patch_bytes = kPatchBytes;
     info.picture_merge_rows = info.picture_merge_columns = 2;
     info.picture_side_max = kSideMax;
-    info.picture_frames_max = 1;
+    info.picture_frames_max = 4;
   }
   std::shared_ptr<ConstraintFactory> factory;
   std::shared_ptr<ConstraintTable> table;

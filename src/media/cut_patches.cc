@@ -45,6 +45,7 @@ Result<PictureHash> HashPatches(const PictureRules& rules, const PicturePatches&
   put(int32_t{rules.side_patches_max});
   put(rules.mean);
   put(rules.std);
+  put(int32_t{patches.frames});
   put(int32_t{patches.grid_height});
   put(int32_t{patches.grid_width});
 
@@ -79,6 +80,27 @@ Result<PicturePatches> CutPatches(Rgb picture, const PictureRules& rules) {
     for (int x = 0; x < fit.grid_width; ++x, to += patch_bytes) {
       CutOne(scaled, x * rules.patch, y * rules.patch, rules.patch, to);
     }
+  }
+  return out;
+}
+
+Result<PicturePatches> JoinFrames(std::span<const PicturePatches> frames) {
+  const PicturePatches& first = frames.front();
+  PicturePatches out{.frames = static_cast<int>(frames.size()),
+                     .grid_height = first.grid_height,
+                     .grid_width = first.grid_width,
+                     .tokens = first.tokens};
+  for (const PicturePatches& frame : frames) {
+    if (frame.grid_height != first.grid_height || frame.grid_width != first.grid_width) {
+      return InvalidArgument("its frames have several sizes; a video's are all of one");
+    }
+    out.size += frame.size;
+    out.pixels += frame.pixels;
+  }
+  BT_ASSIGN_OR_RETURN(out.bytes, PixelBuffer::Make(out.size));
+  uint8_t* to = out.bytes.bytes.get();
+  for (const PicturePatches& frame : frames) {
+    to = std::copy_n(frame.bytes.bytes.get(), frame.size, to);
   }
   return out;
 }

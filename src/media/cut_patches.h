@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "media/picture_rules.h"
 #include "media/rgb.h"
@@ -15,12 +16,13 @@ namespace baltoro {
 using PictureHash = std::array<uint8_t, 16>;
 
 struct PicturePatches {
-  int grid_height = 0;  // patches; the grid of frames is 1
+  int frames = 1;
+  int grid_height = 0;  // patches, of each frame
   int grid_width = 0;
-  int tokens = 0;      // that it takes in a prompt
-  int64_t pixels = 0;  // of the picture before it was scaled
-  // u8 [grid_height * grid_width, 3, patch, patch]: patches row by row, of each its channels, of
-  // each its rows. Not normalised.
+  int tokens = 0;      // that it takes in a prompt, however many frames it has
+  int64_t pixels = 0;  // of the picture, or all frames, before it was scaled
+  // u8 [frames * grid_height * grid_width, 3, patch, patch]: patches frame by frame, row by row, of
+  // each its channels, of each its rows. Not normalised.
   PixelBuffer bytes = {};
   size_t size = 0;  // of `bytes`
 };
@@ -32,5 +34,9 @@ Result<PictureHash> HashPatches(const PictureRules& rules, const PicturePatches&
 // Scales the picture down where the rules say so, pads it with black to the right and below, and
 // cuts it. kResourceExhausted where there is no memory. Any thread.
 Result<PicturePatches> CutPatches(Rgb picture, const PictureRules& rules);
+
+// Pictures as the frames of one item, at least one. kInvalidArgument where they have not all the
+// same grid, kResourceExhausted where there is no memory.
+Result<PicturePatches> JoinFrames(std::span<const PicturePatches> frames);
 
 }  // namespace baltoro

@@ -88,5 +88,38 @@ TEST(CutPatchesTest, BytesShapesAndRulesHaveHashesOfTheirOwn) {
   EXPECT_EQ(hashes.size(), 8U);
 }
 
+TEST(CutPatchesTest, FramesOfOneGridAreOneItem) {
+  std::vector<PicturePatches> frames;
+  frames.push_back(CutPatches(Numbered(40, 30), {}).value());
+  frames.push_back(CutPatches(Numbered(42, 30), {}).value());
+  const PicturePatches joined = JoinFrames(frames).value();
+  EXPECT_EQ(joined.frames, 2);
+  EXPECT_EQ(joined.grid_height, 4);
+  EXPECT_EQ(joined.grid_width, 4);
+  EXPECT_EQ(joined.tokens, 4);
+  EXPECT_EQ(joined.pixels, 40 * 30 + 42 * 30);
+  ASSERT_EQ(joined.size, frames[0].size + frames[1].size);
+  const uint8_t* const bytes = joined.bytes.bytes.get();
+  EXPECT_TRUE(std::equal(bytes, bytes + frames[0].size, frames[0].bytes.bytes.get()));
+  EXPECT_TRUE(std::equal(bytes + frames[0].size, bytes + joined.size, frames[1].bytes.bytes.get()));
+}
+
+// Two frames of two by two patches have the bytes of a picture of four by two.
+TEST(CutPatchesTest, FramesAndTallPicturesHaveHashesOfTheirOwn) {
+  const auto black = [](int width, int height) {
+    Rgb out = std::move(Rgb::Make(width, height)).value();
+    std::fill_n(out.row(0), out.size(), uint8_t{0});
+    return CutPatches(std::move(out), {}).value();
+  };
+  std::vector<PicturePatches> frames;
+  frames.push_back(black(28, 28));
+  frames.push_back(black(28, 28));
+  const PicturePatches joined = JoinFrames(frames).value(), tall = black(28, 56);
+  ASSERT_EQ(joined.size, tall.size);
+  EXPECT_NE(HashPatches({}, joined).value(), HashPatches({}, tall).value());
+  frames.push_back(black(56, 28));
+  EXPECT_EQ(JoinFrames(frames).status().code(), Code::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace baltoro

@@ -31,6 +31,18 @@ Status ReadMerge(const ConfigReader& read, const std::string& file, PictureRules
   return {};
 }
 
+Status ReadFrames(const ConfigReader& read, const std::string& file, PictureRules& rules) {
+  const int64_t most = std::min(rules.frame_patches_max, rules.patches_max);
+  BT_RETURN_IF_ERROR(
+      read.IntegerOr("in_patch_limit_each_frame", 1, 1 << 20, most, rules.frame_patches_max));
+  BT_RETURN_IF_ERROR(
+      read.IntegerOr("temporal_merge_kernel_size", 1, 64, rules.item_frames, rules.item_frames));
+  if (!read.Has("in_patch_limit_video")) return {};
+  return InvalidArgument(fmt::format(
+      "{}: {}.in_patch_limit_video is set; expected null: each frame of a video has a limit alone",
+      file, kSection));
+}
+
 Status ReadSection(const ConfigReader& read, const std::string& file, PictureRules& rules) {
   BT_RETURN_IF_ERROR(read.Integer("patch_size", 1, 256, rules.patch));
   BT_RETURN_IF_ERROR(read.Integer("in_patch_limit", 1, 1 << 20, rules.patches_max));
@@ -50,7 +62,7 @@ Status ReadSection(const ConfigReader& read, const std::string& file, PictureRul
         "have",
         file, kSection));
   }
-  return {};
+  return ReadFrames(read, file, rules);
 }
 
 }  // namespace
@@ -73,6 +85,12 @@ Result<PictureRules> ReadPictureRules(const std::string& model_dir) {
   const std::string path = fmt::format("{}/{}", model_dir, kFileName);
   BT_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kBytesMax));
   return ParsePictureRules(json, path);
+}
+
+PictureRules PictureRules::OfFrames() const {
+  PictureRules rules = *this;
+  rules.patches_max = frame_patches_max;
+  return rules;
 }
 
 PictureFit FitPicture(int width, int height, const PictureRules& rules) {

@@ -17,16 +17,23 @@ struct PictureRules {
   int merge = 2;                // patches, either side of the square that becomes one token
   int64_t patches_max = 16384;  // of a picture, before its sides are rounded up
   int side_patches_max = 512;
+  // Of a frame of a video, likewise; and frames that are one item, which has the tokens of one.
+  int64_t frame_patches_max = 4096;
+  int item_frames = 4;
   // A channel of a byte x becomes (x / 255 - mean) / std. Bytes travel; the encoder does that.
   std::array<double, 3> mean = {0.5, 0.5, 0.5};
   std::array<double, 3> std = {0.5, 0.5, 0.5};
+
+  // By which a frame is scaled as a picture is.
+  PictureRules OfFrames() const;
 
   bool operator==(const PictureRules&) const = default;
 };
 
 // Reads media_proc_cfg out of the text of that file. Errors begin with `file` and name the key.
 // A key that is missing keeps its default, but for patch_size and in_patch_limit: a file without
-// them is of another model.
+// them is of another model. A file without a limit for frames has the model's, or that of pictures
+// where this is less.
 Result<PictureRules> ParsePictureRules(std::string_view json, const std::string& file);
 // preprocessor_config.json in `model_dir`. kNotFound where the model has none.
 Result<PictureRules> ReadPictureRules(const std::string& model_dir);

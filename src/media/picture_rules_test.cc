@@ -36,6 +36,7 @@ TEST(PictureRulesTest, EveryNumberIsTheFiles) {
                             .merge = 4,
                             .patches_max = 100,
                             .side_patches_max = 64,
+                            .frame_patches_max = 100,
                             .mean = {0, 1, 2},
                             .std = {1, 2, 3}};
   EXPECT_EQ(rules.value(), wanted);
@@ -114,6 +115,33 @@ TEST(PictureRulesTest, PicturesFitAsTheModelSays) {
     EXPECT_EQ(fit.grid_width, c.grid_width) << c.width;
     EXPECT_EQ(fit.tokens(rules), c.tokens) << c.width;
   }
+}
+
+// A chunk of frames of 1080p has 48 x 86 patches a frame and 1,032 tokens, says the model's own
+// code.
+TEST(PictureRulesTest, FramesFitAsTheModelSays) {
+  const PictureFit fit = FitPicture(1920, 1080, PictureRules().OfFrames());
+  EXPECT_EQ(fit.width, 1196);
+  EXPECT_EQ(fit.height, 672);
+  EXPECT_EQ(fit.grid_height, 48);
+  EXPECT_EQ(fit.grid_width, 86);
+  EXPECT_EQ(fit.tokens(PictureRules()), 1032);
+}
+
+TEST(PictureRulesTest, RulesOfFramesAreRead) {
+  const auto rules = Parse(R"("patch_size": 14, "in_patch_limit": 900,
+      "in_patch_limit_each_frame": 300, "temporal_merge_kernel_size": 2,
+      "in_patch_limit_video": null)");
+  ASSERT_TRUE(rules.ok()) << rules.status().message();
+  EXPECT_EQ(rules.value().frame_patches_max, 300);
+  EXPECT_EQ(rules.value().item_frames, 2);
+  EXPECT_EQ(rules.value().OfFrames().patches_max, 300);
+  // A model of small pictures that says nothing of frames has none that are larger.
+  EXPECT_EQ(Parse(R"("patch_size": 14, "in_patch_limit": 900)").value().frame_patches_max, 900);
+  EXPECT_THAT(Parse(R"("patch_size": 14, "in_patch_limit": 9, "in_patch_limit_video": 5)")
+                  .status()
+                  .message(),
+              HasSubstr("in_patch_limit_video is set; expected null"));
 }
 
 TEST(PictureRulesTest, NoPictureIsLargerThanTheEncodersTable) {

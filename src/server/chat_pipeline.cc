@@ -108,6 +108,7 @@ std::optional<ApiError> Server::RenderChat(ChatRequest& chat,
                         "with text and without tool calls");
     }
   }
+  if (auto error = SpellVideos(chat, segments)) return error;
   size_t bytes = 0;
   for (const TextSegment& segment : segments) bytes += segment.text.size();
   if (limits.max_model_len > 0) {

@@ -11,6 +11,7 @@
 #include "base/keyed_hash.h"
 #include "base/log.h"
 #include "server/chat_body.h"
+#include "server/given_video.h"
 #include "server/refused_fields.h"
 #include "server/root_object.h"
 
@@ -28,15 +29,15 @@ constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "u
 
 // What no model here reads.
 bool IsOtherMedia(const Json& part) {
-  static constexpr std::array<std::string_view, 6> kMedia = {
-      "video", "video_url", "input_video", "audio_url", "input_audio", "image_embeds"};
+  static constexpr std::array<std::string_view, 5> kMedia = {"video", "input_video", "audio_url",
+                                                             "input_audio", "image_embeds"};
   const auto type = part.find("type");
   return type != part.end() && type->is_string() &&
          std::find(kMedia.begin(), kMedia.end(), type->get_ref<const std::string&>()) !=
              kMedia.end();
 }
 
-// Where the pictures of a conversation go. Those of a translated one are there already.
+// Where the pictures and videos of a conversation go. Those of a translated one are there already.
 struct PicturePlaces {
   std::vector<GivenPicture>* pictures = nullptr;
   bool translated = false;
@@ -71,8 +72,21 @@ bool CheckContent(Json& message, PicturePlaces& places, size_t& parts, std::stri
       part = PicturePart();
       continue;
     }
+    if (IsVideoPart(part) && !places.translated) {
+      const Status taken =
+          TakeVideo(part, fmt::format("{}[{}]", places.content, i), *places.pictures);
+      if (!taken.ok()) {
+        places.wrong = BadPlace(taken);
+        return false;
+      }
+      part = VideoPart();
+      continue;
+    }
     if (part.is_object() && IsOtherMedia(part)) {
-      why = "video and audio parts, and embeddings of images, are not available yet";
+      why =
+          "audio parts and embeddings of images are not available; videos are taken as frames: "
+          "{\"type\": \"video_url\", \"video_url\": {\"url\": "
+          "\"data:video/jpeg;base64,FRAME,FRAME,...\"}}";
       return false;
     }
     const bool text = part.is_object() && part.contains("text") && part["text"].is_string();

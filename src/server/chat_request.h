@@ -17,8 +17,8 @@ enum class ToolChoice { kNone, kAuto, kRequired, kNamed };
 
 struct ChatRequest {
   GenerationFields fields;
-  Json messages;  // as the template wants them, with PicturePart() where pictures are
-  std::vector<GivenPicture> pictures;  // in the order of those
+  Json messages;  // as the template wants them, with PicturePart() and VideoPart()
+  std::vector<GivenPicture> pictures;  // and videos, in the order of those
   Json tools;                          // null or a non-empty list
   Json template_kwargs;                // an object
   ToolChoice tool_choice = ToolChoice::kNone;

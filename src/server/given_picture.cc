@@ -8,6 +8,7 @@
 
 #include "base/base64.h"
 #include "server/chat_body.h"
+#include "server/given_video.h"
 
 namespace baltoro {
 namespace {
@@ -17,12 +18,6 @@ constexpr std::string_view kUnknownType = "application/octet-stream";
 
 char Lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-bool StartsWithFolded(std::string_view text, std::string_view lower) {
-  return text.size() >= lower.size() &&
-         std::equal(lower.begin(), lower.end(), text.begin(),
-                    [](char want, char c) { return Lower(c) == want; });
 }
 
 Status At(const std::string& place, std::string_view why) {
@@ -52,7 +47,7 @@ bool IsPicturePart(const Json& part) {
 
 bool HoldsPictureParts(const Json& value) {
   if (!value.is_structured()) return false;
-  if (IsPicturePart(value)) return true;
+  if (IsPicturePart(value) || IsVideoPart(value)) return true;
   return std::any_of(value.begin(), value.end(), HoldsPictureParts);
 }
 
@@ -107,6 +102,12 @@ Status ReadPictureBlock(const Json& block,
   if (data == nullptr) return At(here + ".data", "must be a string");
   out.push_back({.place = here + ".data", .text = *data, .base64 = true});
   return {};
+}
+
+bool StartsWithFolded(std::string_view text, std::string_view lower) {
+  return text.size() >= lower.size() &&
+         std::equal(lower.begin(), lower.end(), text.begin(),
+                    [](char want, char c) { return Lower(c) == want; });
 }
 
 bool HasScheme(std::string_view url, std::string_view scheme) {

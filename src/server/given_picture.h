@@ -1,7 +1,8 @@
 #pragma once
 
-// Pictures as the requests of all APIs give them, before anything of them is decoded.
+// Pictures and videos as the requests of all APIs give them, before anything of them is decoded.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@ struct GivenPicture {
   std::string place;           // the field that holds it, as its API writes places; for errors
   std::string text;            // a URL of any scheme, or base64
   bool base64 = false;         // `text` is no URL
+  int64_t frames = 0;          // above 0: it is a video of so many: see given_video.h
   PictureText kept = nullptr;  // not null: instead of `text`
 
   const std::string& given() const { return kept != nullptr ? *kept : text; }
@@ -31,13 +33,13 @@ struct GivenPicture {
   bool operator==(const GivenPicture&) const = default;
 };
 
-// What the chat template sees of each, in the order of the list of pictures.
+// What the chat template sees of each picture, in the order of the list.
 Json PicturePart();
 
 // A part of a message's content that is to be a picture: OpenAI's image_url and input_image, and
 // image; of any API. Nothing is said about the rest of it.
 bool IsPicturePart(const Json& part);
-// Whether there is one anywhere in `value`, down to the parts of a tool's result.
+// Whether there is one anywhere in `value`, or a video, down to the parts of a tool's result.
 bool HoldsPictureParts(const Json& value);
 
 // Moves the picture out of a part in OpenAI's forms, {"type": "image_url", "image_url": {"url",
@@ -51,6 +53,8 @@ Status ReadPictureBlock(const Json& block,
                         const std::string& place,
                         std::vector<GivenPicture>& out);
 
+// `lower` is written in small letters.
+bool StartsWithFolded(std::string_view text, std::string_view lower);
 // Whether a URL begins with this scheme, which is written in small letters, and a colon.
 bool HasScheme(std::string_view url, std::string_view scheme);
 

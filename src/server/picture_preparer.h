@@ -1,11 +1,13 @@
 #pragma once
 
-// From given pictures to those of an engine's request.
+// From given pictures and videos to the pictures of an engine's request.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,6 +27,8 @@ struct PictureConfig {
   // A program and its arguments that decode pictures: see PictureProcess.
   std::vector<std::string> decoder;
   int64_t count_max = 999;           // of a request; 0: none is taken
+  int64_t videos_max = 999;          // likewise
+  int64_t frames_max = 1024;         // of all videos of a request
   PictureLimits each = {};           // of one file
   uint64_t bytes_max = 64 << 20;     // of all files of a request
   Seconds fetch_seconds_max = 30;    // for all that a request only names
@@ -48,11 +52,11 @@ class PicturePreparer {
   Status StartDecoder() const { return decoders_.StartOne(); }
 
   // Reads, decodes, scales, cuts and hashes them, one after the other, and gives back the text of
-  // each as soon as it is read. What was decoded for the same `client` lately is not decoded again.
-  // `each_tokens_max`: of one picture; `tokens_max`: of all, which is
-  // what the model has room for. Blocks, for seconds where pictures are large; any thread but one
-  // that serves connections. Fills all of a RequestPicture but `begin`. Ends early once `unwanted`
-  // is true, with whatever error.
+  // each as soon as it is read. A video becomes several, of rules.item_frames frames each. What was
+  // decoded for the same `client` lately is not decoded again. `each_tokens_max`: of one picture;
+  // `tokens_max`: of all, which is what the model has room for. Blocks, for seconds where pictures
+  // are large; any thread but one that serves connections. Fills all of a RequestPicture but
+  // `begin`. Ends early once `unwanted` is true, with whatever error.
   std::optional<ApiError> Prepare(const std::string& client,
                                   std::vector<GivenPicture> given,
                                   int64_t each_tokens_max,
@@ -61,10 +65,17 @@ class PicturePreparer {
                                   std::vector<RequestPicture>& out) const;
 
  private:
+  // What a request has left, and has got.
+  struct Account;
+
   Result<std::string> ReadBytes(const GivenPicture& picture, const MediaBounds& bounds) const;
-  Result<CutPicture> Cut(std::string_view bytes) const;
-  // Whether the picture may be one of the request's.
-  Status Check(const CutPicture& picture, int64_t each_tokens_max, int64_t& pixels_left) const;
+  Status Spend(size_t bytes, Account& account) const;
+  // A picture of one file, or an item of the files of its frames.
+  Result<CutPicture> Cut(std::span<const std::string> files, const PictureRules& rules) const;
+  // Cuts them, unless that was done lately, and adds the picture if it may be one of the request's.
+  Status Add(const std::vector<std::string>& files, bool of_video, Account& account) const;
+  Status AddPicture(GivenPicture& picture, Account& account) const;
+  Status AddVideo(GivenPicture& video, Account& account) const;
 
   const PictureConfig config_;
   const std::shared_ptr<MediaSource> source_;  // never null

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "server/chat_body.h"
+#include "server/given_video.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
@@ -40,7 +41,8 @@ Json Server::PictureFacts() const {
   if (!taken) return nullptr;
   const PictureConfig& config = pictures_->config();
   return {
-      {"count_max", config.count_max},        {"file_bytes_max", config.each.bytes_max},
+      {"count_max", config.count_max},        {"videos_max", config.videos_max},
+      {"frames_max", config.frames_max},      {"file_bytes_max", config.each.bytes_max},
       {"files_bytes_max", config.bytes_max},  {"body_bytes_max", config_.http.limits.body_bytes},
       {"pixels_max", config.each.pixels_max}, {"side_max", config.each.side_max},
       {"aspect_max", config.each.aspect_max}};
@@ -65,13 +67,48 @@ std::optional<ApiError> Server::CheckPictures(const ChatRequest& chat) const {
                     "the chat template gets texts alone here (--chat-template-content-format "
                     "string), which have no place for pictures");
   }
-  const auto most = static_cast<size_t>(pictures_->config().count_max);
-  if (chat.pictures.size() <= most) return std::nullopt;
-  return BadPlace(chat.pictures[most].place,
-                  most == 0 ? "this server takes no pictures (--limit-mm-per-prompt)"
-                            : fmt::format("more than {} pictures in one request "
-                                          "(--limit-mm-per-prompt)",
-                                          most));
+  const PictureConfig& config = pictures_->config();
+  int64_t pictures = 0, videos = 0, frames = 0;
+  for (const GivenPicture& given : chat.pictures) {
+    const bool video = given.frames > 0;
+    const int64_t most = video ? config.videos_max : config.count_max;
+    const char* const kind = video ? "videos" : "pictures";
+    if (++(video ? videos : pictures) > most) {
+      return BadPlace(given.place,
+                      most == 0
+                          ? fmt::format("this server takes no {} (--limit-mm-per-prompt)", kind)
+                          : fmt::format("more than {} {} in one request "
+                                        "(--limit-mm-per-prompt)",
+                                        most, kind));
+    }
+    if (video && config.rules.item_frames > info->picture_frames_max) {
+      return BadPlace(given.place, fmt::format("this model's encoder takes {} frames at once, and "
+                                               "its rules for videos have {}",
+                                               info->picture_frames_max, config.rules.item_frames));
+    }
+    frames += given.frames;
+    if (frames <= config.frames_max) continue;
+    return BadPlace(given.place, fmt::format("the videos up to this one have {} frames, and a "
+                                             "request may have {}; send fewer a second",
+                                             frames, config.frames_max));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> Server::SpellVideos(const ChatRequest& chat,
+                                            std::vector<TextSegment>& segments) const {
+  if (chat.pictures.empty()) return std::nullopt;
+  const int item_frames = pictures_->config().rules.item_frames;
+  std::vector<int64_t> items;
+  for (const GivenPicture& given : chat.pictures) {
+    if (given.frames > 0) items.push_back(ItemsOf(given.frames, item_frames));
+  }
+  const size_t places = baltoro::SpellVideos(items, item_frames, kPlaceholder, segments);
+  if (places == items.size()) return std::nullopt;
+  return BadRequest("messages",
+                    fmt::format("messages: the chat template leaves places for {} videos, and the "
+                                "request has {}",
+                                places, items.size()));
 }
 
 std::optional<ApiError> Server::PlacePictures(ChatRequest& chat,
@@ -81,11 +118,15 @@ std::optional<ApiError> Server::PlacePictures(ChatRequest& chat,
   if (chat.pictures.empty()) return std::nullopt;
   const TokenId placeholder = *tokenizer_->SpecialId(kPlaceholder);
   const auto places = std::count(out.tokens.begin(), out.tokens.end(), placeholder);
-  if (static_cast<size_t>(places) != chat.pictures.size()) {
+  int64_t wanted = 0;
+  for (const GivenPicture& given : chat.pictures) {
+    wanted += given.frames > 0 ? ItemsOf(given.frames, pictures_->config().rules.item_frames) : 1;
+  }
+  if (places != wanted) {
     return BadRequest("messages",
                       fmt::format("messages: the chat template leaves places for {} pictures, and "
                                   "the request has {}",
-                                  places, chat.pictures.size()));
+                                  places, wanted));
   }
   // Nothing is decoded that there would be no room to keep.
   if (!picture_shares_.Fits(*picture_shares_.Of(out.owner), pictures_->RequestsMax())) {

@@ -243,6 +243,9 @@ class Server {
   std::optional<ApiError> CheckPictures(const ChatRequest& chat) const;
   // Counts what they take until the answer has ended.
   std::optional<ApiError> HoldPictures(std::vector<RequestPicture> pictures, Prepared& out);
+  // Writes out what the template left places for: each video as its items.
+  std::optional<ApiError> SpellVideos(const ChatRequest& chat,
+                                      std::vector<TextSegment>& segments) const;
   // Puts pictures in the places that the template left for them.
   std::optional<ApiError> PlacePictures(ChatRequest& chat,
                                         const GenerationLimits& limits,

@@ -73,7 +73,10 @@ class FakeEngine final : public Engine {
     const std::lock_guard lock(mutex_);
     health_ = health;
   }
-  void set_picture_tokens_max(int32_t tokens) { info_.picture_tokens_max = tokens; }
+  void set_picture_tokens_max(int32_t tokens) {
+    info_.picture_tokens_max = tokens;
+    info_.picture_frames_max = 4;
+  }
   void set_stats(const EngineStats& stats) {
     const std::lock_guard lock(mutex_);
     stats_ = stats;

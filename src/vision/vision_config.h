@@ -4,6 +4,7 @@
 // from the config.json of a kimi_k25. A plain struct, so that tests and benchmarks can also build
 // one in code; Validate() is run by everything that takes one.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -31,10 +32,12 @@ struct VisionConfig {
   PictureRules rules = {};
 
   // The most patches along a side, for which angles of rotary positions are kept, and of a picture
-  // of one frame, whose sides may have been rounded up to what merges.
+  // or an item of frames, whose sides may have been rounded up to what merges.
   int32_t side_max() const { return rules.side_patches_max; }
   int64_t patches_max() const {
-    return rules.patches_max + int64_t{2} * (rules.merge - 1) * rules.side_patches_max;
+    const int64_t rounded = int64_t{2} * (rules.merge - 1) * rules.side_patches_max;
+    const int64_t frames = std::min(rules.item_frames, frames_max);
+    return std::max(rules.patches_max + rounded, frames * (rules.frame_patches_max + rounded));
   }
   int64_t pixels() const { return int64_t{3} * patch * patch; }  // bytes of a patch
   int64_t head_size() const { return hidden / heads; }
