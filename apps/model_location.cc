@@ -108,9 +108,9 @@ Result<std::string> PocketDir(const std::string& program) {
 
 namespace {
 
-// A directory, a name in the cache, or, when empty, the pocket model.
+// A directory, a name in the cache, or, when empty or of its name, the pocket model.
 Result<std::string> LocateNamed(const std::string& model, const std::string& program) {
-  if (model.empty()) {
+  if (model.empty() || (model == kPocketName && !FileExists(fs::path(model) / "config.json"))) {
     BT_ASSIGN_OR_RETURN(const std::string pocket, PocketDir(program));
     return pocket + "/model";
   }

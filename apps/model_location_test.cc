@@ -26,6 +26,16 @@ TEST(ModelLocationTest, ABareNameThatIsNotHereSaysWhoHasIt) {
   }
 }
 
+TEST(ModelLocationTest, ThePocketModelHasAName) {
+  setenv("BALTORO_POCKET", "pocket", 1);  // of this checkout, in which tests run
+  const Result<std::string> unnamed = LocateModel("", "/nowhere/baltoro");
+  const Result<std::string> named = LocateModel("pocket", "/nowhere/baltoro");
+  unsetenv("BALTORO_POCKET");
+  ASSERT_TRUE(named.ok()) << named.status().message();
+  EXPECT_EQ(named.value(), unnamed.value());
+  EXPECT_THAT(named.value(), ::testing::EndsWith("/model"));
+}
+
 class PocketDraftsTest : public ::testing::Test {
  protected:
   PocketDraftsTest() {

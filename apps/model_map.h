@@ -11,7 +11,7 @@
 namespace baltoro {
 
 inline constexpr const char* kModelMapVariable = "BALTORO_MODEL_MAP";
-inline constexpr const char* kPocketName = "pocket";  // as a target: the model that comes along
+inline constexpr const char* kPocketName = "pocket";  // the model that comes along
 
 using ModelMap = std::map<std::string, std::string>;  // the name on the command line, the model
 

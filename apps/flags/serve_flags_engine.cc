@@ -144,7 +144,7 @@ constexpr FlagSpec kMultiModalFlags[] = {
      .kind = kJsonObject,
      .initial = "{}",
      .help = "The most pictures and videos in one request: {\"image\": N, \"video\": M}; 999 where "
-             "one is left out, 0 takes none."},
+             "one is left out, 0 takes none. Where both are 0 the picture encoder is left out."},
     {.name = "mm-encoder-tp-mode",
      .kind = kString,
      .initial = "weights",

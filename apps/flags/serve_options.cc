@@ -290,7 +290,11 @@ Status FillMedia(const FlagReader& flags, ServeOptions& options) {
     flags.Get("allowed-media-domains", hosts);
     BT_RETURN_IF_ERROR(ReadMediaHosts(hosts, options.media));
   }
-  return ReadMediaLimits(limits, options.notices, options.media);
+  BT_RETURN_IF_ERROR(ReadMediaLimits(limits, options.notices, options.media));
+  if (options.media.pictures_max == 0 && options.media.videos_max == 0) {
+    options.language_model_only = true;  // as upstream: nothing could ever reach the encoder
+  }
+  return {};
 }
 
 Status FillTraces(const FlagReader& flags, const Environment& environment, ServeOptions& options) {

@@ -582,6 +582,12 @@ TEST(ServeOptionsTest, OtherVariablesAreNamedOnceForEachKind) {
             "environment: VLLM_SOMETHING_NEW: not known, no effect"}));
 }
 
+TEST(ServeOptionsTest, WithoutPicturesAndVideosNoEncoderIsLoaded) {
+  EXPECT_TRUE(Accept({"--limit-mm-per-prompt", R"({"image":0,"video":0})"}).language_model_only);
+  EXPECT_FALSE(Accept({"--limit-mm-per-prompt", R"({"image":0})"}).language_model_only);
+  EXPECT_FALSE(Accept({}).language_model_only);
+}
+
 TEST(ServeOptionsTest, WhatRequestsMayNameIsClosedUntilItIsOpened) {
   const MediaOptions closed = Accept({}).media;
   EXPECT_TRUE(closed.hosts.empty() && closed.folder.empty());

@@ -18,7 +18,9 @@ constexpr int32_t kGatherRows = 256;
 
 // Why the encoder of a model that has one is not used; empty: it is.
 std::string WhyNot(const PictureQuestion& question) {
-  if (question.config.language_model_only) return "--language-model-only leaves its encoder out";
+  if (question.config.language_model_only)
+    return "its encoder is left out, by --language-model-only or a limit of no picture and no "
+           "video";
   // A chunk of a prompt, which is computed at once, may want more pictures than there is room for.
   if (question.gpu && question.config.deterministic) {
     return "with --deterministic a GPU computes prompts in fixed chunks, which do not wait for "

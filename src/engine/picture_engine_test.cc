@@ -235,7 +235,7 @@ TEST_F(PictureEngineTest, WhatDoesNotFitIsRefusedWithItsNumbers) {
   Start();
   EXPECT_EQ(engine_->info().picture_tokens_max, 0);
   EXPECT_THAT(error(MakePicture(1, 4, 6)),
-              HasSubstr("takes no pictures: --language-model-only leaves its encoder out"));
+              HasSubstr("takes no pictures: its encoder is left out, by --language-model-only"));
 }
 
 }  // namespace

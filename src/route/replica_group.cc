@@ -26,8 +26,15 @@ HashKey RandomKey() {
   return key;
 }
 
-Status NoneServes() {
-  return Status(Code::kUnavailable, "no replica of the model is running; they are started again");
+// `asked`: the replica that the request names; -1: any.
+Status NoneServes(int32_t asked) {
+  if (asked < 0) {
+    return Status(Code::kUnavailable, "no replica of the model is running; they are started again");
+  }
+  return Status(Code::kUnavailable,
+                fmt::format("data parallel rank {} is not running: ask again when it is back, or "
+                            "name none and another one answers",
+                            asked));
 }
 
 }  // namespace
@@ -119,6 +126,7 @@ Status ReplicaGroup::Place(RequestId id) {
   std::vector<bool> serves;
   for (const Replica& replica : replicas_) serves.push_back(replica.engine->healthy());
   std::vector<int32_t> order;
+  int32_t asked = -1;
   {
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < replicas_.size(); ++i) {
@@ -126,10 +134,11 @@ Status ReplicaGroup::Place(RequestId id) {
       if (Planted(PlantedBug::kAsksTheSilent)) serves[i] = true;
     }
     const Open& open = open_.at(id);
-    order = open.request->replica >= 0 ? std::vector{open.request->replica} : Rank(open);
+    asked = open.request->replica;
+    order = asked >= 0 ? std::vector{asked} : Rank(open);
   }
   std::erase_if(order, [&](int32_t replica) { return !serves[static_cast<size_t>(replica)]; });
-  Status said = NoneServes();
+  Status said = NoneServes(asked);
   for (const int32_t replica : order) {
     const Status placed = PlaceAt(id, replica);
     const bool full = placed.code() == Code::kResourceExhausted;

@@ -249,6 +249,11 @@ TEST_F(ReplicaGroupTest, AReplicaCanBeAskedFor) {
   EXPECT_THAT(group_->Submit(none).message(), HasSubstr("0 to 2"));
   puppets_[2]->Die();
   EXPECT_EQ(log_.Get(1).finish, FinishReason::kLost);  // it may not go elsewhere
+  Request away = Make(10, 10);
+  away.replica = 2;
+  const Status refused = group_->Submit(away);
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("data parallel rank 2 is not running"));
 }
 
 TEST_F(ReplicaGroupTest, AnAbortFindsItsReplicaWhenItComesBesideTheSubmission) {

@@ -296,7 +296,7 @@ def test_redirects_can_be_forbidden_and_readers_of_text_have_no_decoder(model, w
         assert len(decoders(running)) == 1
     finally:
         assert running.stop() == 0
-    for flags in (["--language-model-only"], ["--limit-mm-per-prompt", '{"image": 0}']):
+    for flags in (["--language-model-only"], ["--limit-mm-per-prompt", '{"image": 0, "video": 0}']):
         running = Server(model, *SERVE, *flags, "--allowed-local-media-path", "/")
         try:
             assert why_not(running, "file:///etc/passwd")
