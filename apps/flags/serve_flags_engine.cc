@@ -231,7 +231,7 @@ constexpr FlagSpec kMultiModalFlags[] = {
      .min = 0,
      .max = 1,
      .state = kNotYet,
-     .reason = "video",
+     .reason = "leaving out frames",
      .help = "Part of the frames that is left out."},
 };
 

@@ -82,8 +82,9 @@ Status CheckPictures(const Request& request, const EngineInfo& info) {
       return InvalidArgument("a picture has other pixels than its grid");
     }
     if (picture.count > info.picture_tokens_max || patches > info.picture_patches_max) {
-      return InvalidArgument(fmt::format("a picture of {} tokens; this engine takes {} at most",
-                                         picture.count, info.picture_tokens_max));
+      return InvalidArgument(
+          fmt::format("a picture of {} tokens and {} patches; this engine takes {} and {} at most",
+                      picture.count, patches, info.picture_tokens_max, info.picture_patches_max));
     }
     end = int64_t{picture.begin} + picture.count;
   }

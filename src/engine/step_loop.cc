@@ -153,11 +153,16 @@ void StepLoop::Stop() {
 void StepLoop::Run() {
   NameProfileThread("engine");
   RunSteps();
+  executor_.Admits(/*full=*/false, /*asks=*/false);
   executor_.Rest();
 }
 
 void StepLoop::RunSteps() {
-  while (TakeArrivals(/*wait=*/scheduler_.idle() || stuck_)) {
+  for (;;) {
+    const bool idle = scheduler_.idle();
+    // Before it sleeps: others do not wait for who has nothing to compute.
+    if (idle) executor_.Rest();
+    if (!TakeArrivals(/*wait=*/idle || stuck_)) break;
     const Status status = Step();
     if (!status.ok()) {
       if (!IsServerStopped(status)) BT_LOG(Error, "The engine stops: {}", status.message());

@@ -121,6 +121,52 @@ class ReluctantExecutor final : public Executor {
   StepPlan plan_;
 };
 
+// Says when it was first told to rest behind a step: before the loop sleeps, or a turn later.
+class RestingExecutor final : public Executor {
+ public:
+  int plans_in_flight() const override { return 1; }
+  bool Admits(bool /*full*/, bool /*asks*/) override {
+    ++turns_;
+    return true;
+  }
+  Status Start(StepPlan plan) override {
+    plan_ = std::move(plan);
+    turns_ = 0;
+    rested_ = false;
+    return {};
+  }
+  Result<StepResult> Finish() override { return runner_.Run(plan_); }
+  void Rest() override {
+    if (!std::exchange(rested_, true)) late += turns_;
+  }
+
+  std::atomic<int64_t> late = 0;
+
+ private:
+  StandInRunner runner_{8, /*step_ms=*/0};
+  StepPlan plan_;
+  int64_t turns_ = 0;
+  bool rested_ = true;
+};
+
+// Others that share its experts would wait as long as it sleeps.
+TEST(StepLoopTest, WhoHasNothingToComputeRestsAtOnce) {
+  SchedulerConfig config;
+  config.num_blocks = 100;
+  config.max_model_len = 4096;
+  RestingExecutor executor;
+  test::EventLog log;
+  StepLoop loop(config, executor, log.sink());
+  std::thread thread([&] { loop.Run(); });
+  for (uint64_t id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(loop.Submit(MakeRequest(id, 20, 4)).ok());
+    EXPECT_EQ(log.WaitForEnd(id).tokens.size(), 4u);
+  }
+  loop.Stop();
+  thread.join();
+  EXPECT_EQ(executor.late, 0);
+}
+
 TEST(StepLoopTest, RequestsBeginWhenTheExecutorAdmitsThem) {
   SchedulerConfig config;
   config.num_blocks = 100;

@@ -116,4 +116,19 @@ PictureFit FitPicture(int width, int height, const PictureRules& rules) {
   return fit;
 }
 
+// A side of `grid` patches was longer than grid - merge before it was padded, and its whole patches
+// come, scaled, to more than one less. What the limit leaves the other side may be a patch longer.
+int64_t PatchesMax(const PictureRules& rules) {
+  const int merge = rules.merge;
+  const auto padded = [&](int64_t side) { return (side + merge - 1) / merge * merge; };
+  const int64_t side_max = padded(rules.side_patches_max);
+  int64_t most = 0;
+  for (int64_t grid = merge; grid <= side_max; grid += merge) {
+    const int64_t whole = grid - merge - 1;
+    const int64_t other = whole < 1 ? side_max : padded(rules.patches_max / whole + 2);
+    most = std::max(most, grid * std::min(other, side_max));
+  }
+  return most;
+}
+
 }  // namespace baltoro

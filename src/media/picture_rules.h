@@ -52,5 +52,9 @@ struct PictureFit {
 };
 // Width and height at least 1.
 PictureFit FitPicture(int width, int height, const PictureRules& rules);
+// No picture gets more patches than this from FitPicture. (The limit of the rules holds for sides
+// that are cut down to whole patches, each of which may be nearly a patch longer; then they are
+// padded.)
+int64_t PatchesMax(const PictureRules& rules);
 
 }  // namespace baltoro

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -142,6 +143,25 @@ TEST(PictureRulesTest, RulesOfFramesAreRead) {
                   .status()
                   .message(),
               HasSubstr("in_patch_limit_video is set; expected null"));
+}
+
+TEST(PictureRulesTest, NoPictureHasMorePatchesThanIsSaid) {
+  PictureRules small = {.patches_max = 250};
+  small.side_patches_max = 16;
+  PictureRules coarse;
+  coarse.merge = 4;
+  for (const PictureRules& rules : {PictureRules(), PictureRules().OfFrames(), small, coarse}) {
+    int64_t most = 0;
+    for (int width = 1; width <= 9000; width += width < 600 ? 1 : 97) {
+      for (int height = width; height <= 9000; height += 7) {
+        most = std::max(most, FitPicture(width, height, rules).patches());
+        ASSERT_LE(most, PatchesMax(rules)) << width << " x " << height;
+      }
+    }
+    EXPECT_GE(most, PatchesMax(rules) * 95 / 100);  // nor is much room kept for none
+  }
+  // What a limit of 16,384 patches comes to.
+  EXPECT_EQ(FitPicture(489, 6971, PictureRules()).patches(), 36 * 492);
 }
 
 TEST(PictureRulesTest, NoPictureIsLargerThanTheEncodersTable) {

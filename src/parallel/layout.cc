@@ -73,6 +73,9 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape) {
         layout.tensor, shape.vocab, shape.intermediate));
   }
   if (shape.experts == 0) {
+    if (layout.balanced_experts) {
+      return InvalidArgument("--enable-eplb: the model has no experts");
+    }
     if (!layout.whole_experts) return {};
     return InvalidArgument("--enable-expert-parallel: the model has no experts");
   }

@@ -150,7 +150,10 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
       o.layout.whole_experts ? c.moe_intermediate : up(c.moe_intermediate, o.layout.expert_ranks());
   // Of all replicas that share the experts.
   const int64_t group_tokens = tokens * o.layout.data;
-  const int64_t pairs = std::min(group_tokens, kExpertTokens) * c.router.top_k;
+  // A group's are computed in parts, each no less than the rows of one replica.
+  const int64_t expert_tokens =
+      std::min(group_tokens, o.layout.data > 1 ? std::max(kExpertTokens, tokens) : kExpertTokens);
+  const int64_t pairs = expert_tokens * c.router.top_k;
   // A draft takes what a sequence of one token takes.
   const int64_t decode_rows = o.max_num_seqs * int64_t{1 + o.drafts};
   const int64_t rows = std::max<int64_t>(std::min(decode_rows, tokens), o.fixed_rows);
@@ -178,8 +181,8 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
     AddGpu(c, o, rows, logits_rows, out);
   } else {
     if (c.experts > 0) {
-      out.push_back({"expert workspace", of_experts,
-                     fmt::format("{} tokens at a time", std::min(group_tokens, kExpertTokens))});
+      out.push_back(
+          {"expert workspace", of_experts, fmt::format("{} tokens at a time", expert_tokens)});
     }
     out.push_back({"attention workspace", of_attention, fmt::format("{} sequences", rows)});
   }

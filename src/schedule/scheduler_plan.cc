@@ -120,9 +120,11 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
   }
 }
 
-// Of running sequences and of new ones alike, in the order of service.
+// Of running sequences and of new ones alike, in the order of service. `admits`: new ones too; who
+// was preempted comes back in any case.
 void Scheduler::PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget, bool admits) {
   const ServedBefore before{config_.priority_policy};
+  bool room = true;
   for (size_t i = 0; budget.tokens > 0;) {
     Sequence* known = i < running_.size() ? running_[i] : nullptr;
     if (known != nullptr && (Decodes(*known) || !Plannable(*known))) {
@@ -132,9 +134,9 @@ void Scheduler::PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget
     const bool head_next =
         !waiting_.empty() && (known == nullptr || (before(*waiting_.begin(), known) &&
                                                    !Planted(PlantedBug::kPromptsBeforeNewcomers)));
-    if (admits && head_next) {
-      admits = AdmitHead(plan, record, budget);
-      if (admits) ++i;  // it is now before `known`, with its place in the plan
+    if (room && head_next && (admits || (*waiting_.begin())->admitted_before)) {
+      room = AdmitHead(plan, record, budget);
+      if (room) ++i;  // it is now before `known`, with its place in the plan
       continue;
     }
     if (known == nullptr) return;

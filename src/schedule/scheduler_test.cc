@@ -216,6 +216,26 @@ TEST(SchedulerTest, TheLatestArrivalGivesUpItsBlocks) {
   RunUntilIdle(scheduler);
 }
 
+TEST(SchedulerTest, WhoWasPreemptedComesBackAlsoWhereNobodyNewIsAdmitted) {
+  SchedulerConfig config = Config();
+  config.num_blocks = 4;
+  config.max_model_len = 256;
+  Scheduler scheduler(config);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(scheduler.Submit(MakeRequest(id, 64, id == 3 ? 1 : 150)).ok());
+  }
+  while (scheduler.stats().preemptions == 0) scheduler.Commit(Answer(scheduler.Plan()));
+  std::vector<size_t> outputs;  // of those who are admitted from here on
+  for (;;) {
+    const StepPlan plan = scheduler.Plan({}, 0, /*admits=*/false);
+    if (plan.empty()) break;
+    for (const auto& admitted : plan.admitted) outputs.push_back(admitted.output.size());
+    scheduler.Commit(Answer(plan));
+  }
+  EXPECT_THAT(outputs, ElementsAre(::testing::Gt(0u)));
+  EXPECT_EQ(scheduler.stats().waiting, 1);  // the third
+}
+
 TEST(SchedulerTest, ThePriorityPolicyServesLowValuesFirst) {
   SchedulerConfig config = Config();
   config.priority_policy = true;

@@ -35,6 +35,8 @@ struct PictureConfig {
   int64_t pixels_max = 200'000'000;  // of all pictures of a request, as they were sent
   // Of patches, of all requests until they end, and of what is kept for later ones: up to 1/16.
   int64_t held_bytes_max = int64_t{4} << 30;
+
+  bool takes_some() const { return count_max > 0 || videos_max > 0; }
 };
 
 class PicturePreparer {

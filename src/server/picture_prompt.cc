@@ -36,16 +36,17 @@ std::shared_ptr<const StoredResponse> Server::EarlierOf(const Asked& asked) {
 Json Server::PictureFacts() const {
   const auto info = engine_.info();
   const bool taken = info && info->picture_tokens_max > 0 && pictures_ != nullptr &&
-                     pictures_->config().count_max > 0 && tokenizer_->SpecialId(kPlaceholder) &&
+                     pictures_->config().takes_some() && tokenizer_->SpecialId(kPlaceholder) &&
                      !config_.content_as_string;
   if (!taken) return nullptr;
   const PictureConfig& config = pictures_->config();
+  const bool videos = config.rules.item_frames <= info->picture_frames_max;
   return {
-      {"count_max", config.count_max},        {"videos_max", config.videos_max},
+      {"count_max", config.count_max},        {"videos_max", videos ? config.videos_max : 0},
       {"frames_max", config.frames_max},      {"file_bytes_max", config.each.bytes_max},
       {"files_bytes_max", config.bytes_max},  {"body_bytes_max", config_.http.limits.body_bytes},
-      {"pixels_max", config.each.pixels_max}, {"side_max", config.each.side_max},
-      {"aspect_max", config.each.aspect_max}};
+      {"pixels_max", config.each.pixels_max}, {"all_pixels_max", config.pixels_max},
+      {"side_max", config.each.side_max},     {"aspect_max", config.each.aspect_max}};
 }
 
 std::optional<ApiError> Server::CheckPictures(const ChatRequest& chat) const {

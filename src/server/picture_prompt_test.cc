@@ -584,7 +584,7 @@ TEST_F(PicturePromptTest, ServerInfoSaysWhatARequestMayHold) {
 }
 
 TEST_F(PicturePromptTest, ServerInfoSaysThatThereAreNone) {
-  StartWithPictures(PictureServer({.rules = {}, .decoder = {}, .count_max = 0}));
+  StartWithPictures(PictureServer({.rules = {}, .decoder = {}, .count_max = 0, .videos_max = 0}));
   EXPECT_TRUE(Get("/server_info").json().at("pictures").is_null());
   ServerConfig texts = PictureServer();
   texts.content_as_string = true;

@@ -138,7 +138,7 @@ void Server::SetEngine(Engine* engine) {
   }
   engine_.Set(engine);
   if (engine == nullptr || pictures_ == nullptr) return;
-  if (engine->info().picture_tokens_max == 0 || pictures_->config().count_max == 0) return;
+  if (engine->info().picture_tokens_max == 0 || !pictures_->config().takes_some()) return;
   const Status started = pictures_->StartDecoder();
   if (!started.ok()) BT_LOG(Error, "Pictures are refused for now: {}", started.message());
 }

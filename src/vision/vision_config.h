@@ -35,9 +35,8 @@ struct VisionConfig {
   // or an item of frames, whose sides may have been rounded up to what merges.
   int32_t side_max() const { return rules.side_patches_max; }
   int64_t patches_max() const {
-    const int64_t rounded = int64_t{2} * (rules.merge - 1) * rules.side_patches_max;
     const int64_t frames = std::min(rules.item_frames, frames_max);
-    return std::max(rules.patches_max + rounded, frames * (rules.frame_patches_max + rounded));
+    return std::max(PatchesMax(rules), frames * PatchesMax(rules.OfFrames()));
   }
   int64_t pixels() const { return int64_t{3} * patch * patch; }  // bytes of a patch
   int64_t head_size() const { return hidden / heads; }

@@ -110,20 +110,5 @@ TEST(VisionConfigTest, WhatIsDoneToPicturesIsThePreprocessors) {
                 "vision_config in config.json has 14 and 2 x 2"));
 }
 
-// No picture that the rules allow has more patches once its sides are rounded up.
-TEST(VisionConfigTest, APictureOfAnySizeFitsABatch) {
-  for (const int merge : {1, 2, 4}) {
-    VisionConfig config = VisionConfig::Released();
-    config.rules.merge = merge;
-    for (int down = 1; down <= 512; ++down) {
-      for (const int across : {16384 / down, 512, 128, 1}) {
-        if (across < 1 || across > 512 || across * down > 16384) continue;
-        const auto up = [&](int side) { return (side + merge - 1) / merge * merge; };
-        ASSERT_LE(up(across) * up(down), config.patches_max()) << across << " x " << down;
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace baltoro
