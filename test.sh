@@ -47,7 +47,7 @@ else
 fi
 ninja -C build/asan unit_tests
 # (detect_stack_use_after_return stays off: g++ 12 places its fake frames too loosely for 64-byte vectors.)
-ctest --test-dir build/asan --output-on-failure -j2 -LE 'gpu|e2e|slow'
+ctest --test-dir build/asan --output-on-failure -j2 -LE "gpu|e2e$([ $long = 1 ] || echo '|slow')"
 
 step "kernels, on an emulated GPU"
 tools/emulated_tests.sh
@@ -58,7 +58,7 @@ if [ $long = 1 ]; then
   step "thread sanitizer"
   cmake --preset tsan -DBT_BENCH=OFF >/dev/null
   ninja -C build/tsan unit_tests
-  ctest --test-dir build/tsan --output-on-failure -j2 -LE 'gpu|e2e|slow'
+  ctest --test-dir build/tsan --output-on-failure -j2 -LE 'gpu|e2e'
   step "long simulations, a million streams, 200,000 draws with drafts"
   BT_SIMULATION_SEEDS=10000 BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure \
     -R 'simulation|event_parser_test|chat_shape_test|draft_distribution_test'

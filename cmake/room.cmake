@@ -66,6 +66,6 @@ function(bt_test room file)
   endif()
   set_tests_properties(${room}/${stem} PROPERTIES LABELS "unit;${T_LABELS}" TIMEOUT 600)
   if("slow" IN_LIST T_LABELS)
-    set_tests_properties(${room}/${stem} PROPERTIES COST 50)  # begun first, by a first run too
+    set_tests_properties(${room}/${stem} PROPERTIES COST 50 TIMEOUT 3600)  # begun first, by a first run too
   endif()
 endfunction()
