@@ -96,9 +96,10 @@ TEST(VisionConfigTest, WhatIsDoneToPicturesIsThePreprocessors) {
   EXPECT_THAT(config.rules.mean, ElementsAre(0.1, 0.2, 0.3));
   EXPECT_THAT(config.rules.std, ElementsAre(0.25, 0.5, 1));
   EXPECT_EQ(config.side_max(), 64);
-  EXPECT_EQ(config.patches_max(), 1000 + 2 * 64);  // where both sides are rounded up
+  EXPECT_EQ(config.patches_max(), PatchesMax(config.rules));
   write(R"(, "patch_limit_on_one_side": 64, "in_patch_limit_each_frame": 500)");
-  EXPECT_EQ(VisionConfig::Read(dir.path()).value().patches_max(), 4 * (500 + 2 * 64));
+  EXPECT_EQ(VisionConfig::Read(dir.path()).value().patches_max(),
+            4 * PatchesMax({.patches_max = 500, .side_patches_max = 64}));
 
   write(R"(, "image_std": [0.5, 0, 0.5])");
   EXPECT_THAT(VisionConfig::Read(dir.path()).status().message(),

@@ -251,6 +251,8 @@ void SimulatedEngine::PlanStep(int32_t replica, bool admits) {
     event.request = id;
     event.started = true;
   }
+  // Who comes back after a preemption is no newcomer.
+  const bool newcomers = !started.empty();
   Send(replica, std::move(started));
   member.thinks = false;
   member.phase = Phase::kTurns;
@@ -259,14 +261,14 @@ void SimulatedEngine::PlanStep(int32_t replica, bool admits) {
     steps_->Rest(replica);
     return;
   }
-  CheckAdmission(replica, plan);
+  if (newcomers) CheckAdmission(replica);
   member.phase = Phase::kComputes;
   member.plan = plan.sequences;
   steps_->Plan(replica, std::move(plan));
 }
 
-void SimulatedEngine::CheckAdmission(int32_t replica, const StepPlan& plan) {
-  if (!settings_.balance || plan.admitted.empty()) return;
+void SimulatedEngine::CheckAdmission(int32_t replica) {
+  if (!settings_.balance) return;
   for (int32_t i = 0; i < settings_.replicas; ++i) {
     const Member& other = At(i);
     if (other.full) world_.Violate("requests are admitted though a replica is full");

@@ -135,7 +135,7 @@ class SimulatedEngine final : public Engine {
   void RunMember(int32_t replica);
   void Turn(int32_t replica);
   void PlanStep(int32_t replica, bool admits);
-  void CheckAdmission(int32_t replica, const StepPlan& plan);
+  void CheckAdmission(int32_t replica);
   void RunSteps();
   void CheckBegin(const PlanMessages& messages);
   void Send(int32_t replica, std::vector<TokenEvent> events);
