@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -335,9 +336,9 @@ TEST(RanksTest, ExpertsOfEveryFormMove) {
          {.nmse = 1e-3, .max_abs = 0.3});
 }
 
-TEST(RanksTest, ARankThatFailsWhileExpertsMoveEndsTheStepOfEveryRank) {
-  ParallelLayout layout{.tensor = 2, .data = 2, .whole_experts = true, .balanced_experts = true};
-  layout.redundant_experts = 4;
+// Runs `act` for each rank of a tiny model on CPUs, each on a thread of its own.
+void OnRanks(const ParallelLayout& layout,
+             const std::function<void(int32_t rank, Link&, ModelRanks&, K2Model&)>& act) {
   ThreadWorld world(layout.ranks());
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
@@ -350,44 +351,39 @@ TEST(RanksTest, ARankThatFailsWhileExpertsMoveEndsTheStepOfEveryRank) {
       options.ranks = ranks.value().get();
       const auto model = K2Model::Load(Config(), source, CpuOps(DType::kF32), nullptr, options);
       ASSERT_TRUE(model.ok()) << model.status().message();
-      model.value()->BalanceExperts({.window = 4, .interval = 4, .step_bytes = 1});
-      // The second rearrangement, behind that of no rows, is under way.
-      LogitsOf(*model.value(), KvForm::kF32, SmallPieces(), rank == 3 ? 9 : 1000);
-      if (rank == 3) {
-        EXPECT_GT(model.value()->balancer()->news().moved_experts, 0U);
-        EXPECT_EQ(model.value()->balancer()->news().rearrangements, 1U);
-        link->Abort("it was asked to");
-        return;
-      }
-      EXPECT_EQ(ranks.value()->status().message(), "rank 3 aborted: it was asked to");
+      act(rank, *link, *ranks.value(), *model.value());
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(RanksTest, ARankThatFailsWhileExpertsMoveEndsTheStepOfEveryRank) {
+  ParallelLayout layout{.tensor = 2, .data = 2, .whole_experts = true, .balanced_experts = true};
+  layout.redundant_experts = 4;
+  OnRanks(layout, [](int32_t rank, Link& link, ModelRanks& ranks, K2Model& model) {
+    model.BalanceExperts({.window = 4, .interval = 4, .step_bytes = 1});
+    // The second rearrangement, behind that of no rows, is under way.
+    LogitsOf(model, KvForm::kF32, SmallPieces(), rank == 3 ? 9 : 1000);
+    if (rank == 3) {
+      EXPECT_GT(model.balancer()->news().moved_experts, 0U);
+      EXPECT_EQ(model.balancer()->news().rearrangements, 1U);
+      link.Abort("it was asked to");
+      return;
+    }
+    EXPECT_EQ(ranks.status().message(), "rank 3 aborted: it was asked to");
+  });
+}
+
 TEST(RanksTest, AFailureEndsTheStepOfEveryRank) {
   const ParallelLayout layout{.tensor = 2, .pipeline = 2, .decode_context = 2};
-  ThreadWorld world(layout.ranks());
-  std::vector<std::thread> threads;
-  for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
-    threads.emplace_back([&, rank] {
-      const std::unique_ptr<Link> link = world.Join(rank);
-      const auto ranks = ModelRanks::Join(link.get(), layout);
-      ASSERT_TRUE(ranks.ok()) << ranks.status().message();
-      DummySource source(3);
-      K2LoadOptions options;
-      options.ranks = ranks.value().get();
-      const auto model = K2Model::Load(Config(), source, CpuOps(DType::kF32), nullptr, options);
-      ASSERT_TRUE(model.ok()) << model.status().message();
-      if (rank == 3) {
-        link->Abort("it was asked to");
-        return;
-      }
-      LogitsOf(*model.value(), KvForm::kF32, kPieces);
-      EXPECT_EQ(ranks.value()->status().message(), "rank 3 aborted: it was asked to");
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnRanks(layout, [](int32_t rank, Link& link, ModelRanks& ranks, K2Model& model) {
+    if (rank == 3) {
+      link.Abort("it was asked to");
+      return;
+    }
+    LogitsOf(model, KvForm::kF32, kPieces);
+    EXPECT_EQ(ranks.status().message(), "rank 3 aborted: it was asked to");
+  });
 }
 
 TEST(RanksTest, AWorldOfAnotherSizeIsRefused) {

@@ -176,10 +176,6 @@ int64_t Share(int64_t bytes, int64_t most) {
                     kThreadBytes, most);
 }
 
-int64_t MostBytes(const GroupGatherParams::Tensor& tensor) {
-  return *std::ranges::max_element(tensor.bytes);
-}
-
 int64_t GatherChunkBytes(const GroupGatherParams& params) {
   int64_t bytes = 0;
   for (int i = 0; i < params.count; ++i) bytes += MostBytes(params.tensors[i]);
@@ -193,21 +189,10 @@ int64_t PieceBytesOf(const GroupAddParams& params) {
 }  // namespace
 
 cudaError_t LoadGroupChunkKernels() {
-  cudaFuncAttributes attributes;
-  cudaError_t error = cudaFuncGetAttributes(&attributes, GatherKernel);
-  const auto load = [&](auto* kernel) {
-    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
-  };
-  for (const int ranks : {2, 4, kPeersMax}) {
-    ForRanks(ranks, [&](auto most) {
-      for (const bool own : {false, true}) {
-        for (const bool all : {false, true}) {
-          ForTypes(own, all,
-                   [&](auto x, auto y) { load(AddKernel<most(), decltype(x), decltype(y)>); });
-        }
-      }
-    });
-  }
+  cudaError_t error = cudaSuccess;
+  Load(GatherKernel, error);
+  ForAll(
+      [&](auto most, auto x, auto y) { Load(AddKernel<most(), decltype(x), decltype(y)>, error); });
   return error;
 }
 

@@ -4,7 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "comm/symmetric/group_exchange.h"
 #include "comm/symmetric/lanes_device.cuh"
@@ -72,6 +74,30 @@ void ForTypes(bool own_bf16, bool all_bf16, const Run& run) {
   if (own_bf16)
     return all_bf16 ? run(__nv_bfloat16(), __nv_bfloat16()) : run(__nv_bfloat16(), float());
   all_bf16 ? run(float(), __nv_bfloat16()) : run(float(), float());
+}
+
+// Calls `visit` with each of what ForRanks and ForTypes give.
+template <typename Visit>
+void ForAll(const Visit& visit) {
+  for (const int ranks : {2, 4, kPeersMax}) {
+    ForRanks(ranks, [&](auto most) {
+      for (const bool own : {false, true}) {
+        for (const bool all : {false, true}) {
+          ForTypes(own, all, [&](auto x, auto y) { visit(most, x, y); });
+        }
+      }
+    });
+  }
+}
+// Loads a kernel, unless an earlier one has failed.
+template <typename Kernel>
+void Load(Kernel* kernel, cudaError_t& error) {
+  cudaFuncAttributes attributes;
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+}
+
+inline int64_t MostBytes(const GroupGatherParams::Tensor& tensor) {
+  return *std::ranges::max_element(tensor.bytes);
 }
 
 }  // namespace baltoro::cuda

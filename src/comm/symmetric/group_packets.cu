@@ -143,38 +143,21 @@ dim3 BlocksOf(int64_t lanes) {
   return dim3(static_cast<unsigned>((lanes + kWarps - 1) / kWarps));
 }
 
-template <typename Kernel>
-cudaError_t Load(Kernel* kernel) {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, kernel);
-}
-
 }  // namespace
 
 cudaError_t LoadGroupPacketKernels() {
   cudaError_t error = cudaSuccess;
-  const auto load = [&](auto* kernel) {
-    if (error == cudaSuccess) error = Load(kernel);
-  };
-  for (const int ranks : {2, 4, kPeersMax}) {
-    ForRanks(ranks, [&](auto most) {
-      load(GatherKernel<most()>);
-      for (const bool own : {false, true}) {
-        for (const bool all : {false, true}) {
-          ForTypes(own, all,
-                   [&](auto x, auto y) { load(AddKernel<most(), decltype(x), decltype(y)>); });
-        }
-      }
-    });
-  }
+  ForAll([&](auto most, auto x, auto y) {
+    Load(GatherKernel<most()>, error);
+    Load(AddKernel<most(), decltype(x), decltype(y)>, error);
+  });
   return error;
 }
 
 int64_t GroupGatherLanes(const GroupGatherParams& params) {
   int64_t lanes = 0;
   for (int i = 0; i < params.count; ++i) {
-    const int64_t most = *std::ranges::max_element(params.tensors[i].bytes);
-    lanes += Quotient(most, kGuardedBytes);
+    lanes += Quotient(MostBytes(params.tensors[i]), kGuardedBytes);
   }
   return lanes;
 }
@@ -184,8 +167,7 @@ void LaunchGroupGather(const LaunchStream& stream,
                        const GroupPackets& packets) {
   GatherJob job{.params = params, .packets = packets};
   for (int i = 0; i < params.count; ++i) {
-    const int64_t most = *std::ranges::max_element(params.tensors[i].bytes);
-    job.first[i + 1] = job.first[i] + Quotient(most, kGuardedBytes);
+    job.first[i + 1] = job.first[i] + Quotient(MostBytes(params.tensors[i]), kGuardedBytes);
   }
   const int64_t lanes = job.first[params.count];
   BT_CHECK(lanes > 0 && lanes <= packets.region.lanes);
