@@ -36,9 +36,9 @@ Result<StepCase> Run(StepRig& rig, StepCase one) {
   }
   one.timing = timing.value();
   one.needs = one.prefill ? PrefillNeeds(rig.config(), rig.share(), rig.needs(), rig.kv(),
-                                         one.tokens, one.timing.distinct)
+                                         one.tokens, one.timing.routed)
                           : DecodeNeeds(rig.config(), rig.share(), rig.needs(), rig.kv(),
-                                        one.tokens, 1, one.context, one.timing.distinct);
+                                        one.tokens, 1, one.context, one.timing.routed);
   one.floor =
       std::max(one.needs.bytes / rig.rates().read_bytes, one.needs.flops / rig.rates().flops);
   return one;
@@ -52,7 +52,7 @@ Status RunCycle(StepRig& rig, const BenchStepCommand& command, StepCase& one) {
     return timing.status().code() == Code::kResourceExhausted ? Status() : timing.status();
   }
   StepNeeds needs = DecodeNeeds(rig.config(), rig.share(), rig.needs(), rig.kv(), one.tokens,
-                                1 + command.drafts, one.context, timing.value().whole.distinct);
+                                1 + command.drafts, one.context, timing.value().whole.routed);
   const StepNeeds drafts = rig.draft()->Needs(one.tokens, one.context);
   const auto floor = [&](const StepNeeds& part) {
     return std::max(part.bytes / rig.rates().read_bytes, part.flops / rig.rates().flops);

@@ -91,7 +91,7 @@ StepNeeds DraftRig::Needs(int64_t batch, int64_t context) const {
       weights.fixed_parameters -= needs_.projection_parameters;
     }
     const StepNeeds one = DecodeNeeds(config_, RankShare(), weights, PlainKvForm(DType::kBf16),
-                                      batch, rows, context, 0);
+                                      batch, rows, context, {});
     all.bytes += one.bytes;
     all.flops += one.flops;
   }

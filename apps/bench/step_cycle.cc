@@ -69,9 +69,9 @@ Result<CycleTiming> StepRig::Cycle(int64_t batch, int64_t context) {
   std::mt19937_64 random(command_.seed);
   const MonotonicClock clock;
   std::vector<double> whole, verified, drafted;
-  double distinct = 0;
+  RoutedWork routed;
   for (int run = -kWarmUps; run < command_.repeats; ++run) {
-    BT_ASSIGN_OR_RETURN(const double drawn, BringRouting(count));
+    BT_ASSIGN_OR_RETURN(const RoutedWork drawn, BringRouting(count));
     arena_->Reset();
     scratch.Reset();
     staging.Reset();
@@ -95,11 +95,11 @@ Result<CycleTiming> StepRig::Cycle(int64_t batch, int64_t context) {
     whole.push_back(end - start);
     verified.push_back(known - start);
     drafted.push_back(end - known);
-    distinct += drawn;
+    routed.Add(drawn, 1.0 / command_.repeats);
   }
-  return CycleTiming{.whole = TimingOf(whole, distinct / static_cast<double>(whole.size())),
-                     .verified = TimingOf(verified, 0).median,
-                     .drafted = TimingOf(drafted, 0).median};
+  return CycleTiming{.whole = TimingOf(whole, routed),
+                     .verified = TimingOf(verified, {}).median,
+                     .drafted = TimingOf(drafted, {}).median};
 }
 
 // Tokens of a cycle of one sequence: the two numbers beside the mean.

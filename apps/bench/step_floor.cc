@@ -69,7 +69,7 @@ StepNeeds DecodeNeeds(const K2Config& config,
                       int64_t batch,
                       int64_t rows,
                       int64_t context,
-                      double distinct) {
+                      const RoutedWork& routed) {
   const auto tokens = static_cast<double>(batch * rows);
   // Read once for all rows of a sequence.
   const auto keys = static_cast<double>(batch * context) / share.layout.decode_context;
@@ -78,11 +78,13 @@ StepNeeds DecodeNeeds(const K2Config& config,
       static_cast<double>(config.layers * KvTokenBytes(kv, config.kv_lora, config.rope_dim));
   const double key_flops = 2.0 * config.layers * HeadsOf(config, share) *
                            static_cast<double>(2 * config.kv_lora + config.rope_dim);
-  const double active = static_cast<double>(weights.fixed_parameters) +
-                        moe * config.router.top_k * static_cast<double>(weights.expert_parameters);
+  const double expert_rows = moe * routed.choices;
   return {.bytes = static_cast<double>(weights.fixed_bytes) +
-                   moe * distinct * static_cast<double>(weights.expert_bytes) + keys * key_bytes,
-          .flops = 2 * tokens * active + keys * static_cast<double>(rows) * key_flops};
+                   moe * routed.distinct * static_cast<double>(weights.expert_bytes) +
+                   keys * key_bytes,
+          .flops = 2 * tokens * static_cast<double>(weights.fixed_parameters) +
+                   2 * expert_rows * static_cast<double>(weights.expert_parameters) +
+                   keys * static_cast<double>(rows) * key_flops};
 }
 
 StepNeeds PrefillNeeds(const K2Config& config,
@@ -90,20 +92,20 @@ StepNeeds PrefillNeeds(const K2Config& config,
                        const WeightNeeds& weights,
                        KvForm kv,
                        int64_t tokens,
-                       double distinct) {
+                       const RoutedWork& routed) {
   const auto count = static_cast<double>(tokens);
   const double pairs = count * (count + 1) / 2 / share.layout.decode_context;
   const auto moe = static_cast<double>(MoeLayers(config));
   const double pair_flops = 2.0 * config.layers * HeadsOf(config, share) *
                             static_cast<double>(config.head_dim() + config.value);
-  const double active = static_cast<double>(weights.fixed_parameters - weights.head_parameters) +
-                        moe * config.router.top_k * static_cast<double>(weights.expert_parameters);
+  const auto fixed = static_cast<double>(weights.fixed_parameters - weights.head_parameters);
   const double key_bytes =
       static_cast<double>(config.layers * KvTokenBytes(kv, config.kv_lora, config.rope_dim));
   return {.bytes = static_cast<double>(weights.fixed_bytes) +
-                   moe * distinct * static_cast<double>(weights.expert_bytes) +
+                   moe * routed.distinct * static_cast<double>(weights.expert_bytes) +
                    count * key_bytes / share.layout.decode_context,
-          .flops = 2 * count * active + 2 * static_cast<double>(weights.head_parameters) +
+          .flops = 2 * count * fixed + 2 * static_cast<double>(weights.head_parameters) +
+                   2 * moe * routed.choices * static_cast<double>(weights.expert_parameters) +
                    pairs * pair_flops};
 }
 

@@ -29,11 +29,22 @@ struct WeightNeeds {
 };
 WeightNeeds NeedsOf(const WeightPlan& plan, const OpsTable& ops);
 
+// What the choices of a step ask of a rank, means over its layers of experts.
+struct RoutedWork {
+  double distinct = 0;  // experts that are read
+  double choices = 0;   // rows through an expert
+
+  void Add(const RoutedWork& other, double times) {
+    distinct += other.distinct * times;
+    choices += other.choices * times;
+  }
+};
+
 struct StepNeeds {
   double bytes = 0, flops = 0;
 };
-// A step of `batch` sequences of `rows` tokens that see `context` keys each; `distinct` experts a
-// layer. Of a rank with a share: its part of the keys, for the heads that it attends for.
+// A step of `batch` sequences of `rows` tokens that see `context` keys each. Of a rank with a
+// share: its part of the keys, for the heads that it attends for.
 StepNeeds DecodeNeeds(const K2Config& config,
                       const RankShare& share,
                       const WeightNeeds& weights,
@@ -41,7 +52,7 @@ StepNeeds DecodeNeeds(const K2Config& config,
                       int64_t batch,
                       int64_t rows,
                       int64_t context,
-                      double distinct);
+                      const RoutedWork& routed);
 // A step of one prompt of `tokens`, of which one row of logits is wanted; attention in expanded
 // form.
 StepNeeds PrefillNeeds(const K2Config& config,
@@ -49,6 +60,6 @@ StepNeeds PrefillNeeds(const K2Config& config,
                        const WeightNeeds& weights,
                        KvForm kv,
                        int64_t tokens,
-                       double distinct);
+                       const RoutedWork& routed);
 
 }  // namespace baltoro

@@ -14,6 +14,14 @@ namespace {
 constexpr double kGb = 1e9;
 
 std::string Share(const BenchStepCommand& command) {
+  if (command.data > 1) {
+    return fmt::format(
+        "rank slice: the busiest of {} replicas that share experts{}, nothing exchanged",
+        command.data,
+        command.balance_experts
+            ? fmt::format(", which are balanced, {} redundant", command.redundant_experts)
+            : "");
+  }
   std::string share = command.tensor == 1
                           ? "whole model"
                           : fmt::format("rank slice: one of {} tensor ranks", command.tensor);
@@ -22,6 +30,13 @@ std::string Share(const BenchStepCommand& command) {
   }
   if (command.ranks > 1) return share + fmt::format("; {} run and exchange", command.ranks);
   return command.tensor == 1 ? share : share + ", nothing exchanged";
+}
+
+std::string Routing(const BenchStepCommand& command, const StepRig& rig) {
+  std::string text = command.routing;
+  if (text == "zipf") text += fmt::format(" {:g}", command.zipf_exponent);
+  if (command.data == 1) return text;
+  return text + fmt::format(", {:.2f} times the mean rank's rows", rig.unevenness());
 }
 
 }  // namespace
@@ -35,8 +50,8 @@ std::string StepHeader(const BenchStepCommand& command, const StepRig& rig) {
       rig.rates().read_bytes / kGb, rig.rates().flops * 1e-12,
       static_cast<double>(rig.needs().all_bytes) / kGb,
       fmt::format("of {} tokens", rig.cache_blocks() * KvLayerView::kBlockTokens),
-      KvFormName(rig.kv()), static_cast<double>(rig.memory_used()) / kGb, command.routing, "step",
-      "tokens", "context", "ms", "p99 ms", "floor ms", "of floor", "GB", "experts");
+      KvFormName(rig.kv()), static_cast<double>(rig.memory_used()) / kGb, Routing(command, rig),
+      "step", "tokens", "context", "ms", "p99 ms", "floor ms", "of floor", "GB", "experts");
 }
 
 std::string StepExplained(const std::vector<std::string>& told) {
@@ -86,7 +101,7 @@ std::string CycleLine(const StepCycle& cycle, const StepCase& plain) {
       (cycle.verify_floor + cycle.draft_floor) * 1e3,
       100 * (cycle.verify_floor + cycle.draft_floor) / whole.median, cycle.timing.verified * 1e3,
       cycle.verify_floor * 1e3, cycle.timing.drafted * 1e3, cycle.draft_floor * 1e3,
-      cycle.tokens_per_second, Gain(cycle, plain), whole.distinct);
+      cycle.tokens_per_second, Gain(cycle, plain), whole.routed.distinct);
 }
 
 std::string StepLine(const StepCase& one) {
@@ -96,7 +111,7 @@ std::string StepLine(const StepCase& one) {
   return head +
          fmt::format(" {:>9.3f} {:>9.3f} {:>9.3f} {:>8.1f}% {:>7.2f} {:>8.1f}\n",
                      one.timing.median * 1e3, one.timing.p99 * 1e3, one.floor * 1e3,
-                     one.fraction() * 100, one.needs.bytes / kGb, one.timing.distinct) +
+                     one.fraction() * 100, one.needs.bytes / kGb, one.timing.routed.distinct) +
          (one.cycle ? CycleLine(*one.cycle, one) : std::string());
 }
 
@@ -114,6 +129,9 @@ std::string StepJson(const BenchStepCommand& command,
               {"kv_cache_tokens", rig.cache_blocks() * KvLayerView::kBlockTokens},
               {"memory_bytes_beside_cache", rig.memory_used()},
               {"routing", command.routing},
+              {"zipf_exponent", command.zipf_exponent},
+              {"replicas", command.data},
+              {"busiest_through_mean", rig.unevenness()},
               {"repeats", command.repeats},
               {"steps", Json::array()}};
   for (const StepCase& one : cases) {
@@ -129,7 +147,8 @@ std::string StepJson(const BenchStepCommand& command,
                    {"fraction_of_floor", one.fraction()},
                    {"bytes", one.needs.bytes},
                    {"flops", one.needs.flops},
-                   {"distinct_experts", one.timing.distinct}});
+                   {"distinct_experts", one.timing.routed.distinct},
+                   {"rows_through_experts", one.timing.routed.choices}});
     }
     if (one.cycle) {
       const StepCycle& cycle = *one.cycle;
@@ -143,7 +162,7 @@ std::string StepJson(const BenchStepCommand& command,
                        {"draft_floor_ms", cycle.draft_floor * 1e3},
                        {"tokens_per_second", cycle.tokens_per_second},
                        {"times_plain", Gain(cycle, one)},
-                       {"distinct_experts", cycle.timing.whole.distinct}};
+                       {"distinct_experts", cycle.timing.whole.routed.distinct}};
     }
     out["steps"].push_back(std::move(step));
   }

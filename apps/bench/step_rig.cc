@@ -135,13 +135,23 @@ Status StepRig::DrawRouting(const BenchStepCommand& command,
   const int32_t moe_layers = config_.layers - std::min(config_.layers, config_.dense_layers);
   // On a GPU banks of few tokens choose the experts themselves, by the logits.
   const bool banks_choose = ops.memory->kind() != DeviceKind::kCpu;
-  routing_ = std::make_unique<StepRouting>(moe_layers, config_.experts, config_.router.top_k,
-                                           command.routing == "zipf", banks_choose, command.seed);
-  const int64_t choices = int64_t{std::max(moe_layers, 1)} * tokens_max * config_.router.top_k;
+  const int32_t replicas = share_.layout.data;
+  routing_ = std::make_unique<StepRouting>(
+      RoutingShape{.layers = moe_layers,
+                   .experts = config_.experts - command.redundant_experts,
+                   .top_k = config_.router.top_k,
+                   .zipf = command.routing == "zipf" ? command.zipf_exponent : 0,
+                   .ranks = replicas,
+                   .slots = config_.experts,
+                   .balanced = command.balance_experts,
+                   .banks_choose = banks_choose && replicas == 1},
+      command.seed, *pool_);
+  const int64_t choices =
+      int64_t{std::max(moe_layers, 1)} * tokens_max * replicas * config_.router.top_k;
   BT_ASSIGN_OR_RETURN(choices_, Buffer::Create(static_cast<size_t>(choices) * sizeof(int32_t),
                                                "expert choices", *ops.memory));
   const int64_t logits_rows =
-      !banks_choose
+      !banks_choose || replicas > 1
           ? 0
           : int64_t{std::max(moe_layers, 1)} * std::min(tokens_max, StepRouting::kChosenMax) + 1;
   BT_ASSIGN_OR_RETURN(
@@ -150,7 +160,7 @@ Status StepRig::DrawRouting(const BenchStepCommand& command,
                      "drawn logits of the router", *ops.memory));
   ops_ = StepRouting::Traced(ops, static_cast<const int32_t*>(choices_.data()),
                              static_cast<const float*>(router_logits_.data()),
-                             std::max(moe_layers, 1));
+                             std::max(moe_layers, 1), replicas);
   return {};
 }
 
@@ -199,7 +209,13 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   const int64_t tokens_max =
       std::max(command.prefills.empty() ? 1 : std::ranges::max(command.prefills), decode_rows);
   BT_RETURN_IF_ERROR(DrawRouting(command, *ops, tokens_max));
-  BT_ASSIGN_OR_RETURN(ranks_, TakeSeat(seat, layout, config_, *ops, tokens_max));
+  if (layout.data > 1) {
+    auto absent = std::make_unique<AbsentReplicas>(*ops);
+    replicas_ = absent.get();
+    ranks_ = std::make_unique<ModelRanks>(share_, std::move(absent));
+  } else {
+    BT_ASSIGN_OR_RETURN(ranks_, TakeSeat(seat, layout, config_, *ops, tokens_max));
+  }
   K2LoadOptions load;
   load.ranks = ranks_.get();
   load.parts_as_of_ranks = command.tensor > 1;
@@ -359,8 +375,10 @@ Result<StepTiming> StepRig::Prefill(int64_t tokens) {
                .embedding_overrides = {}});
 }
 
-Result<double> StepRig::BringRouting(int64_t tokens) {
-  const double drawn = routing_->ids().empty() && config_.experts == 0 ? 0 : routing_->Draw(tokens);
+Result<RoutedWork> StepRig::BringRouting(int64_t tokens) {
+  const RoutedWork drawn = routing_->ids().empty() && config_.experts == 0
+                               ? RoutedWork()
+                               : routing_->Draw(tokens * share_.layout.data, *pool_);
   BT_RETURN_IF_ERROR(ops_.memory->CopyIn(choices_.data(), routing_->ids().data(),
                                          routing_->ids().size() * sizeof(int32_t)));
   BT_RETURN_IF_ERROR(ops_.memory->CopyIn(router_logits_.data(), routing_->logits().data(),
@@ -369,18 +387,23 @@ Result<double> StepRig::BringRouting(int64_t tokens) {
   return drawn;
 }
 
-Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
+Result<StepTiming> StepRig::Time(ForwardBatch batch) {
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
+  const std::vector<int64_t> group_rows(
+      replicas_ == nullptr ? 0 : static_cast<size_t>(share_.layout.data), tokens);
+  batch.group_rows = group_rows;
   const TensorView logits(logits_.data(), DType::kF32,
                           {static_cast<int64_t>(batch.logits_rows.size()), config_.vocab});
   const OpContext context{.rank = ops_.rank};
   const MonotonicClock clock;
   std::vector<double> seconds;
-  double distinct = 0;
+  RoutedWork routed;
   std::vector<std::string> told;
   if (command_.explain) model_->Explain([&](const std::string& line) { told.push_back(line); });
   for (int run = -kWarmUps; run < command_.repeats; ++run) {
-    BT_ASSIGN_OR_RETURN(const double drawn, BringRouting(tokens));
+    BT_ASSIGN_OR_RETURN(const RoutedWork drawn, BringRouting(tokens));
+    // Once for all steps of this size, which have their rows where the first one has them.
+    if (replicas_ != nullptr) replicas_->BringRowsOfOthers(run == -kWarmUps);
     arena_->Reset();
     const Seconds start = clock.Now();
     model_->Forward(batch, cache_, logits, *arena_);
@@ -389,7 +412,7 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
     model_->Explain(nullptr);
     if (run < 0) continue;
     seconds.push_back(took);
-    distinct += drawn;
+    routed.Add(drawn, 1.0 / command_.repeats);
   }
   // Banks that choose themselves have written what they chose.
   std::vector<int32_t> chosen(routing_->ids().size());
@@ -398,16 +421,16 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
   if (chosen != routing_->ids()) {
     return Status(Code::kInternal, "a bank chose other experts than those drawn");
   }
-  StepTiming timing = TimingOf(seconds, distinct / static_cast<double>(seconds.size()));
+  StepTiming timing = TimingOf(seconds, routed);
   timing.told = std::move(told);
   return timing;
 }
 
-StepTiming TimingOf(std::vector<double> seconds, double distinct) {
+StepTiming TimingOf(std::vector<double> seconds, const RoutedWork& routed) {
   return {.median = Percentile(seconds, 0.5),
           .p99 = Percentile(seconds, 0.99),
           .least = std::ranges::min(seconds),
-          .distinct = distinct};
+          .routed = routed};
 }
 
 }  // namespace baltoro

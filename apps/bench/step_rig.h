@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bench/absent_replicas.h"
 #include "bench/draft_rig.h"
 #include "bench/step_floor.h"
 #include "bench/step_routing.h"
@@ -29,10 +30,10 @@ struct MachineRates {
 
 struct StepTiming {
   double median = 0, p99 = 0, least = 0;  // seconds, from the call to the last result
-  double distinct = 0;                    // experts a layer, mean over the steps
+  RoutedWork routed = {};                 // mean over the steps
   std::vector<std::string> told = {};     // with --explain: K2Model::Explain of a step
 };
-StepTiming TimingOf(std::vector<double> seconds, double distinct);
+StepTiming TimingOf(std::vector<double> seconds, const RoutedWork& routed);
 
 // Of a cycle of drafts: from the call to the drafts of the next one.
 struct CycleTiming {
@@ -62,6 +63,8 @@ class StepRig {
   const MachineRates& rates() const { return rates_; }
   const std::string& machine() const { return machine_; }
   KvForm kv() const { return kv_form_; }
+  // Of replicas that share experts: the busiest rank's rows through the mean of all.
+  double unevenness() const { return routing_->unevenness(); }
   int64_t cache_blocks() const { return std::ssize(blocks_); }  // of all that share the keys
   int64_t memory_used() const { return memory_used_; }
 
@@ -72,9 +75,10 @@ class StepRig {
   Status MakeCache(const BenchStepCommand& command, const StepSeat& seat);
   Status MakeDraft(const BenchStepCommand& command);
   // Times `command.repeats` steps of a batch.
-  Result<StepTiming> Time(const ForwardBatch& batch);
-  // Draws a step's experts and brings them to where banks find them; distinct experts a layer.
-  Result<double> BringRouting(int64_t tokens);
+  Result<StepTiming> Time(ForwardBatch batch);
+  // Draws a step's experts, for `tokens` rows of each replica, and brings them to where banks find
+  // them.
+  Result<RoutedWork> BringRouting(int64_t tokens);
   int32_t DrawAccepted(std::mt19937_64& random) const;
 
   BenchStepCommand command_;
@@ -88,7 +92,8 @@ class StepRig {
   std::unique_ptr<StepRouting> routing_;
   Buffer choices_, router_logits_, logits_;
   RankShare share_;
-  std::unique_ptr<ModelRanks> ranks_;  // null: the model is whole
+  std::unique_ptr<ModelRanks> ranks_;   // null: the model is whole
+  AbsentReplicas* replicas_ = nullptr;  // of ranks_, where replicas share experts
   std::unique_ptr<K2Model> model_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<KvStorage> storage_;

@@ -38,7 +38,18 @@ Result<ParallelLayout> LayoutOfSeat(const BenchStepCommand& command, K2Config& c
                                        command.ranks, command.tensor));
   }
   ParallelLayout layout{.tensor = command.ranks, .decode_context = command.decode_context};
-  if (command.ranks == 1 && command.decode_context > 1) {
+  if (command.data > 1) {
+    layout.data = command.data;
+    layout.whole_experts = true;
+    config.experts += config.experts > 0 ? command.redundant_experts : 0;
+    config.router.experts = config.experts;
+    if (config.experts % command.data != 0) {
+      return InvalidArgument(fmt::format(
+          "--data-parallel-size: {} experts and {} redundant ones do not divide evenly over {} "
+          "ranks",
+          config.experts - command.redundant_experts, command.redundant_experts, command.data));
+    }
+  } else if (command.ranks == 1 && command.decode_context > 1) {
     layout.tensor = command.tensor;
   } else {
     BT_RETURN_IF_ERROR(Cut(command.tensor / command.ranks, config));

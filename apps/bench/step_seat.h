@@ -23,6 +23,7 @@ struct StepSeat {
 // The layout of which this rank runs its share, after `config` was cut so that the ranks that run
 // are all there are: of 8 tensor ranks 4 run as a layout of 4 over a model half as wide. With a
 // decode-context group the model stays whole, as each rank attends for the heads of the others.
+// Where replicas share experts, `config` has a slot of a rank for each expert and copy of one.
 Result<ParallelLayout> LayoutOfSeat(const BenchStepCommand& command, K2Config& config);
 
 // Null if the layout has one rank. Where the others are missing, what would be exchanged is left

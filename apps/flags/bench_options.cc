@@ -34,6 +34,26 @@ constexpr FlagSpec kStepFlags[] = {
      .max = 1024,
      .help = "So many of the tensor ranks share the keys: a rank holds its share of them, and "
              "attends to it for the heads of all."},
+    {.name = "data-parallel-size",
+     .aliases = "-dp",
+     .kind = kInt,
+     .initial = "1",
+     .min = 1,
+     .max = 1024,
+     .help = "Times a rank of so many replicas that share the experts and have as many sequences "
+             "each, the busiest one of each layer: rows of the others are there, and experts are "
+             "drawn for them too; what would be exchanged is left out."},
+    {.name = "balance-experts",
+     .kind = kBool,
+     .initial = "false",
+     .help = "With --data-parallel-size: experts lie where --enable-eplb would have moved them by "
+             "how often they are drawn, and not a run of them on each rank."},
+    {.name = "redundant-experts",
+     .kind = kInt,
+     .initial = "0",
+     .min = 0,
+     .max = 4096,
+     .help = "With --balance-experts: so many copies beside one of each expert, over all ranks."},
     {.name = "ranks",
      .kind = kInt,
      .initial = "1",
@@ -84,6 +104,13 @@ constexpr FlagSpec kStepFlags[] = {
      .initial = "uniform",
      .choices = "uniform|zipf",
      .help = "How experts are drawn, anew for each layer and step."},
+    {.name = "zipf-exponent",
+     .kind = kFloat,
+     .initial = "1",
+     .min = 0,
+     .max = 4,
+     .help = "With --routing zipf: the expert of rank r is drawn with weight 1 / r to this power; "
+             "ranks are dealt anew for each layer."},
     {.name = "repeats",
      .kind = kInt,
      .initial = "30",
@@ -145,6 +172,9 @@ Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args) {
   Get(flags, "device", out.device);
   Get(flags, "tensor-parallel-size", out.tensor);
   Get(flags, "decode-context-parallel-size", out.decode_context);
+  Get(flags, "data-parallel-size", out.data);
+  Get(flags, "balance-experts", out.balance_experts);
+  Get(flags, "redundant-experts", out.redundant_experts);
   Get(flags, "ranks", out.ranks);
   Get(flags, "layers", out.layers);
   Get(flags, "batch", out.batches);
@@ -160,6 +190,19 @@ Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args) {
   }
   Get(flags, "kv-cache-dtype", out.kv_cache_dtype);
   Get(flags, "routing", out.routing);
+  Get(flags, "zipf-exponent", out.zipf_exponent);
+  const bool others = out.tensor > 1 || out.ranks > 1 || out.decode_context > 1 || out.drafts > 0;
+  if (out.data > 1 && others) {
+    return UsageError(table,
+                      "--data-parallel-size times a rank with all heads: leave out -tp, -dcp, "
+                      "--ranks and --speculative");
+  }
+  if (out.balance_experts && out.data == 1) {
+    return UsageError(table, "--balance-experts needs --data-parallel-size");
+  }
+  if (out.redundant_experts > 0 && !out.balance_experts) {
+    return UsageError(table, "--redundant-experts needs --balance-experts");
+  }
   Get(flags, "repeats", out.repeats);
   Get(flags, "enforce-eager", out.enforce_eager);
   Get(flags, "explain", out.explain);

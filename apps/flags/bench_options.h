@@ -15,15 +15,19 @@ namespace baltoro {
 struct BenchStepCommand {
   std::string model;  // a built-in name, or a directory
   std::string device = "auto";
-  int32_t tensor = 1;          // the step is that of one of so many tensor ranks
-  int32_t decode_context = 1;  // so many of them share the keys
-  int32_t ranks = 1;           // so many of them run, each on a GPU of its own, and exchange
-  int32_t layers = 0;          // 0: the model's
+  int32_t tensor = 1;             // the step is that of one of so many tensor ranks
+  int32_t decode_context = 1;     // so many of them share the keys
+  int32_t data = 1;               // it is that of one of so many replicas that share experts
+  bool balance_experts = false;   // which lie by how often they are drawn
+  int32_t redundant_experts = 0;  // copies of some of them, over all ranks
+  int32_t ranks = 1;              // so many of them run, each on a GPU of its own, and exchange
+  int32_t layers = 0;             // 0: the model's
   std::vector<int64_t> batches, contexts, prefills;
   int32_t drafts = 0;               // of each sequence; 0: plain steps
   double acceptance_length = 2.88;  // tokens of a cycle
   std::string kv_cache_dtype = "auto";
   std::string routing = "uniform";  // or "zipf"
+  double zipf_exponent = 1;
   int32_t repeats = 30;
   bool enforce_eager = false;
   bool explain = false;
