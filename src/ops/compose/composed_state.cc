@@ -12,8 +12,9 @@ namespace baltoro {
 namespace {
 
 // What a bank takes grows with its rows: those of a group are computed in parts of so many, or as
-// many as one replica has in any case. So many read each weight once for enough products.
-constexpr int64_t kGroupRowsAtOnce = 2048;
+// many as one replica has in any case. Each part reads the weights: 16 replicas that decode 256
+// rows each are one part.
+constexpr int64_t kGroupRowsAtOnce = 4096;
 
 }  // namespace
 

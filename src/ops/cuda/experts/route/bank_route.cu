@@ -78,17 +78,29 @@ __global__ void __launch_bounds__(kCombineThreads, 8) CombineKernel(CombineParam
   AllowNextKernel();
   if (!p.early_inputs) WaitForEarlierKernels();
   if (column >= p.hidden) return;  // other threads of the block wait
+  const int32_t* ids = p.route.ids + token * p.top_k;
+  bool exists[kSharesAtOnce];
+  // Where most experts are held elsewhere, most rows have no share here and stay as they are.
+  const bool looks = p.route.slots * 2 <= p.route.experts && p.top_k <= kSharesAtOnce;
+  if (looks) {
+    FindShares(p.route, ids, p.top_k, exists);
+    bool any = false;
+#pragma unroll
+    for (int j = 0; j < kSharesAtOnce; ++j) any |= exists[j];
+    if (!any) {
+      if (p.early_inputs) WaitForEarlierKernels();
+      return;
+    }
+  }
   Out* const out = static_cast<Out*>(p.out) + token * p.out_stride + column;
   constexpr int kWords = static_cast<int>(sizeof(Out)) / 2;
   uint4 raw[kWords];
 #pragma unroll
   for (int i = 0; i < kWords; ++i) raw[i] = __ldcg(reinterpret_cast<const uint4*>(out) + i);
   float sum[8] = {};
-  const int32_t* ids = p.route.ids + token * p.top_k;
   const int64_t first_share = static_cast<int64_t>(token) * p.top_k;
   const auto* shares = reinterpret_cast<const uint4*>(p.shares + first_share * p.hidden + column);
-  bool exists[kSharesAtOnce];
-  FindShares(p.route, ids, p.top_k, exists);
+  if (!looks) FindShares(p.route, ids, p.top_k, exists);
   if (p.early_inputs) WaitForEarlierKernels();
   AddShares(p, exists, shares, sum);
   for (int left = p.top_k - kSharesAtOnce; left > 0; left -= kSharesAtOnce) {
