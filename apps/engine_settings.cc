@@ -65,16 +65,14 @@ Status PlaceInReplica(const ServeOptions& options, EngineConfig& config) {
   config.join_timeout = kFirstJoinSeconds;
   // The head waits for its nodes as long as they need; a node without a head is of no use.
   config.rejoin_timeout = nodes.node == 0 ? 0 : options.head_timeout;
-  BT_ASSIGN_OR_RETURN(config.cluster_key,
-                      FindClusterKey(options, nodes.master_addr, config.host_ip));
   return {};
 }
 
 }  // namespace
 
-Result<std::string> FindClusterKey(const ServeOptions& options,
-                                   const std::string& head,
-                                   const std::string& own_host) {
+Result<std::string> FindClusterKey(const ServeOptions& options, const EngineConfig& config) {
+  if (config.nodes == 1 && !options.replicas.over_nodes) return std::string();
+  const std::string& head = config.nodes > 1 ? config.master_addr : options.replicas.address;
   constexpr std::string_view kHow =
       "make one with `(umask 077; openssl rand -hex 32 > cluster.key)`, copy it to all nodes, and "
       "give --cluster-key-file cluster.key (or BALTORO_CLUSTER_KEY_FILE) on each";
@@ -92,7 +90,7 @@ Result<std::string> FindClusterKey(const ServeOptions& options,
     return InvalidArgument(options.cluster_key_file + " is empty: " + std::string(kHow));
   }
   // Known to all: good for nobody but those on this machine.
-  if (IsLoopback(head) && (own_host.empty() || IsLoopback(own_host))) {
+  if (IsLoopback(head) && (config.host_ip.empty() || IsLoopback(config.host_ip))) {
     BT_LOG(Warning, "No cluster key: whoever has an account on this machine can join its nodes.");
     return std::string(kLoopbackKey);
   }

@@ -11,8 +11,7 @@
 
 namespace baltoro {
 
-// The model lies in `dir`. kInvalidArgument where several nodes have no secret, with how to make
-// one.
+// The model lies in `dir`. Without the cluster key.
 Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::string& dir);
 
 // What remarks about flags depend on; `config` says on which device the engine runs, and with which
@@ -28,12 +27,9 @@ std::string LimitLogprobs(int32_t& max_logprobs);
 
 inline constexpr double kFirstJoinSeconds = 300;  // in which nodes must meet; as in vLLM
 
-// The secret that nodes prove to each other, who meet at `head`; `own_host`: of this node, empty
-// where it is not known. Without one they have to be on this machine. kInvalidArgument says what to
-// do.
-Result<std::string> FindClusterKey(const ServeOptions& options,
-                                   const std::string& head,
-                                   const std::string& own_host);
+// The secret that the nodes of `config`, or of its replicas, prove to each other; empty where there
+// is one node. Without one they have to be on this machine: kInvalidArgument says how to make one.
+Result<std::string> FindClusterKey(const ServeOptions& options, const EngineConfig& config);
 
 // Where the ranks of one node, of all `replicas` there, want more GPUs than there are:
 // kInvalidArgument, with the command of each node that would have enough.

@@ -89,6 +89,9 @@ Attempt Try(const Args& args, bool gpu) {
   const auto& options = std::get<ServeOptions>(outcome);
   Result<EngineConfig> config = MakeEngineConfig(options, "");
   if (!config.ok()) return {.refusal = config.status().message()};
+  Result<std::string> key = FindClusterKey(options, config.value());
+  if (!key.ok()) return {.refusal = key.status().message()};
+  config.value().cluster_key = std::move(key).value();
   const Result<ModelDescription> model = DescribeModel("DeepSeek-V2-Lite");
   std::optional<DeviceSpec> device;
   if (gpu) device = FindDevice("h200-141g").value();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine_settings.h"
 #include "model_location.h"
 #include "serve.h"
 
@@ -56,7 +57,14 @@ Result<Planned> MakePlan(const PlanCommand& command, const std::string& program)
     BT_ASSIGN_OR_RETURN(device, FindDevice(gpu));
   }
   BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(command.serve, program, model, device));
-  return Planned{.run = std::move(launch.plan), .described = model.described.has_value()};
+  Planned planned{.run = std::move(launch.plan), .described = model.described.has_value()};
+  const Result<std::string> key = FindClusterKey(command.serve, launch.engine);
+  if (!key.ok()) {
+    // It is for where the nodes are.
+    if (!planned.described && !device) return key.status();
+    planned.run.notices.push_back("serve wants one thing more: " + key.status().message());
+  }
+  return planned;
 }
 
 Json NoticesJson(const PlanCommand& command, const std::vector<std::string>& of_run) {

@@ -268,6 +268,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, program, {.dir = dir}, std::nullopt));
   ServerConfig& config = launch.door.config;
   EngineConfig& engine_config = launch.engine;
+  BT_ASSIGN_OR_RETURN(engine_config.cluster_key, FindClusterKey(options, engine_config));
   LogFlags(options, launch.plan);
   if (!options.profiler.dir.empty()) {
     const Status usable = ProbeProfileFolder(options.profiler.dir);
@@ -306,15 +307,11 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_LOG(Info, "Starting vLLM server on {}, which is Baltoro and answers 503 while it loads {}",
          AddressOf(options, *server), dir);
   LogRoutes(*server);
-  std::string cluster_key;
-  if (options.replicas.over_nodes) {
-    BT_ASSIGN_OR_RETURN(cluster_key, FindClusterKey(options, options.replicas.address, ""));
-  }
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
           : StartReplicas(options.replicas, engine_config, program, options.engine_restart_timeout,
-                          cluster_key, server->sink(), ProgressLog());
+                          engine_config.cluster_key, server->sink(), ProgressLog());
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
   server->SetEngine(engine.get());
@@ -354,10 +351,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
 Status ServeReplicasForHead(const ServeOptions& options,
                             const EngineConfig& config,
                             const std::string& program) {
-  BT_ASSIGN_OR_RETURN(const std::string key, FindClusterKey(options, options.replicas.address, ""));
-  const Status ended =
-      ServeForHead(options.replicas, config, program, options.engine_restart_timeout, key,
-                   {.first = kFirstJoinSeconds, .later = options.head_timeout}, ProgressLog());
+  const Status ended = ServeForHead(
+      options.replicas, config, program, options.engine_restart_timeout, config.cluster_key,
+      {.first = kFirstJoinSeconds, .later = options.head_timeout}, ProgressLog());
   if (!ended.ok()) ExitAtOnce(1);  // it has been said why
   BT_LOG(Info, "The head was stopped; this node leaves");
   ExitAtOnce(0);
@@ -371,6 +367,7 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
   BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, program, {.dir = dir}, std::nullopt));
   EngineConfig& config = launch.engine;
+  BT_ASSIGN_OR_RETURN(config.cluster_key, FindClusterKey(options, config));
   LogFlags(options, launch.plan);
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, config));
   if (options.replicas.over_nodes) return ServeReplicasForHead(options, config, program);

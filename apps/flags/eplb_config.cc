@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "flags/near_word.h"
+#include "flags/config_keys.h"
 
 namespace baltoro {
 namespace {
@@ -25,88 +25,49 @@ constexpr std::string_view kKeys[] = {"window_size",
                                       "policy",
                                       "communicator"};
 
-Status Wrong(std::string_view key, std::string_view what) {
-  return InvalidArgument(fmt::format("--eplb-config: {}: {}", key, what));
-}
-
-const Json* Find(const Json& config, std::string_view key) {
-  const auto found = config.find(key);
-  return found == config.end() || found->is_null() ? nullptr : &*found;
-}
-
-template <typename T>
-Status Count(const Json& config, std::string_view key, int64_t least, int64_t most, T& to) {
-  const Json* value = Find(config, key);
-  if (value == nullptr) return {};
-  const int64_t number = value->is_number_integer() ? value->get<int64_t>() : least - 1;
-  if (number < least || number > most) {
-    return Wrong(key, fmt::format("it is {}, expected a whole number from {} to {}", value->dump(),
-                                  least, most));
-  }
-  to = static_cast<T>(number);
-  return {};
-}
-
-Status Switch(const Json& config, std::string_view key, bool& to) {
-  const Json* value = Find(config, key);
-  if (value == nullptr) return {};
-  if (!value->is_boolean()) return Wrong(key, "expected true or false");
-  to = value->get<bool>();
-  return {};
-}
-
-Status CheckKeys(const Json& config) {
-  const std::vector<std::string_view> keys(std::begin(kKeys), std::end(kKeys));
-  for (const auto& [key, value] : config.items()) {
-    if (std::ranges::count(keys, key) > 0) continue;
-    const std::string near = NearWord(key, keys);
-    return Wrong(key,
-                 near.empty() ? "no such key" : fmt::format("no such key; did you mean {}?", near));
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<BalanceConfig> ReadEplbConfig(const Json& config,
                                      bool enabled,
                                      std::vector<std::string>& notices) {
-  BT_RETURN_IF_ERROR(CheckKeys(config));
+  const std::vector<std::string_view> known(std::begin(kKeys), std::end(kKeys));
+  const ConfigKeys keys("--eplb-config", config);
+  for (const auto& [key, value] : config.items()) {
+    if (std::ranges::count(known, key) == 0) return keys.Unknown(key, known);
+  }
   BalanceConfig out;
   out.enabled = enabled;
-  BT_RETURN_IF_ERROR(Count(config, "window_size", 1, kStepsMax, out.window));
-  BT_RETURN_IF_ERROR(Count(config, "step_interval", 1, kStepsMax, out.interval));
-  BT_RETURN_IF_ERROR(
-      Count(config, "num_redundant_experts", 0, kRedundantMax, out.redundant_experts));
-  BT_RETURN_IF_ERROR(Switch(config, "use_async", out.gradual));
+  BT_ASSIGN_OR_RETURN(out.window, keys.Count("window_size", 1, kStepsMax, out.window));
+  BT_ASSIGN_OR_RETURN(out.interval, keys.Count("step_interval", 1, kStepsMax, out.interval));
+  BT_ASSIGN_OR_RETURN(const int64_t redundant,
+                      keys.Count("num_redundant_experts", 0, kRedundantMax, 0));
+  out.redundant_experts = static_cast<int32_t>(redundant);
+  BT_ASSIGN_OR_RETURN(out.gradual, keys.Switch("use_async", out.gradual));
   if (out.window > kIntervalsMax * out.interval) {
-    return Wrong("window_size",
-                 fmt::format("{} steps are more than {} times step_interval, give "
-                             "{} at most",
-                             out.window, kIntervalsMax, kIntervalsMax * out.interval));
+    return keys.Wrong("window_size",
+                      fmt::format("{} steps are more than {} times step_interval, give {} at most",
+                                  out.window, kIntervalsMax, kIntervalsMax * out.interval));
   }
-  bool logs = false;
-  int64_t log_interval = 1;
-  BT_RETURN_IF_ERROR(Switch(config, "log_balancedness", logs));
-  BT_RETURN_IF_ERROR(Count(config, "log_balancedness_interval", 1, kStepsMax, log_interval));
+  BT_ASSIGN_OR_RETURN(const bool logs, keys.Switch("log_balancedness", false));
+  BT_ASSIGN_OR_RETURN(const int64_t log_interval,
+                      keys.Count("log_balancedness_interval", 1, kStepsMax, 1));
   if (logs) out.log_interval = log_interval;
-  const Json* const policy = Find(config, "policy");
+  const Json* const policy = keys.Find("policy");
   if (policy != nullptr && *policy != "default") {
-    return Wrong("policy",
-                 fmt::format("{} is not known; there is \"default\" alone", policy->dump()));
+    return keys.Wrong("policy",
+                      fmt::format("{} is not known; there is \"default\" alone", policy->dump()));
   }
   if (!enabled) {
     if (out.redundant_experts > 0) {
-      return Wrong("num_redundant_experts",
-                   "it needs --enable-eplb, without which no expert has "
-                   "a copy");
+      return keys.Wrong("num_redundant_experts",
+                        "it needs --enable-eplb, without which no expert has a copy");
     }
     if (!config.empty()) {
       notices.emplace_back("--eplb-config has no effect here: --enable-eplb is not given");
     }
     return out;
   }
-  if (Find(config, "communicator") != nullptr) {
+  if (keys.Find("communicator") != nullptr) {
     notices.emplace_back(
         "--eplb-config: communicator has no effect here: experts move as everything between ranks "
         "does");

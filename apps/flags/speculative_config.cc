@@ -7,17 +7,13 @@
 #include <string_view>
 #include <utility>
 
-#include "flags/near_word.h"
+#include "flags/config_keys.h"
 
 namespace baltoro {
 namespace {
 
 // As in vLLM, where neither of the two is given.
 constexpr int32_t kLookup = 5;
-
-Status Wrong(std::string_view key, std::string_view what) {
-  return InvalidArgument(fmt::format("--speculative-config: {}: {}", key, what));
-}
 
 // Of a draft model, and of the kernels that run it: there is nothing to choose here.
 constexpr std::string_view kDraftModelKeys[] = {"quantization",
@@ -76,7 +72,7 @@ constexpr std::string_view kReadKeys[] = {"method",
                                           "synthetic_acceptance_rates",
                                           "synthetic_acceptance_length"};
 
-Status CheckKey(const std::string& key, const Json& value) {
+Status CheckKey(const ConfigKeys& keys, const std::string& key, const Json& value) {
   if (std::ranges::count(kReadKeys, key) + std::ranges::count(kDraftModelKeys, key) +
           std::ranges::count(kMeasuredKeys, key) >
       0) {
@@ -85,81 +81,48 @@ Status CheckKey(const std::string& key, const Json& value) {
   for (const Refused& refused : kRefused) {
     if (refused.key != key) continue;
     if (value.is_null() || value == refused.nothing) return {};
-    return Wrong(key, refused.why);
+    return keys.Wrong(key, refused.why);
   }
-  std::vector<std::string_view> keys(std::begin(kReadKeys), std::end(kReadKeys));
-  keys.insert(keys.end(), std::begin(kDraftModelKeys), std::end(kDraftModelKeys));
-  const std::string near = NearWord(key, keys);
-  return Wrong(key,
-               near.empty() ? "no such key" : fmt::format("no such key; did you mean {}?", near));
+  std::vector<std::string_view> known(std::begin(kReadKeys), std::end(kReadKeys));
+  known.insert(known.end(), std::begin(kDraftModelKeys), std::end(kDraftModelKeys));
+  return keys.Unknown(key, known);
 }
 
-// Reads the values of keys that are given and not null.
-class Keys {
- public:
-  explicit Keys(const Json& config) : config_(config) {}
+// 0: not given.
+Result<int32_t> Count(const ConfigKeys& keys, std::string_view key, int32_t most) {
+  BT_ASSIGN_OR_RETURN(const int64_t count, keys.Count(key, 1, most, 0));
+  return static_cast<int32_t>(count);
+}
 
-  const Json* Find(std::string_view key) const {
-    const auto found = config_.find(key);
-    return found == config_.end() || found->is_null() ? nullptr : &*found;
-  }
-  Result<std::string> Text(std::string_view key) const {
-    const Json* value = Find(key);
-    if (value == nullptr) return std::string();
-    if (!value->is_string()) return Wrong(key, "expected a string");
-    return value->get<std::string>();
-  }
-  // 0: not given.
-  Result<int32_t> Count(std::string_view key, int32_t most) const {
-    const Json* value = Find(key);
-    if (value == nullptr) return 0;
-    const int64_t number = value->is_number_integer() ? value->get<int64_t>() : 0;
-    if (number < 1 || number > most) {
-      return Wrong(
-          key, fmt::format("it is {}, expected a whole number from 1 to {}", value->dump(), most));
-    }
-    return static_cast<int32_t>(number);
-  }
-
-  Result<bool> Switch(std::string_view key, bool standard) const {
-    const Json* value = Find(key);
-    if (value == nullptr) return standard;
-    if (!value->is_boolean()) return Wrong(key, "expected true or false");
-    return value->get<bool>();
-  }
-
- private:
-  const Json& config_;
-};
-
-Result<DraftMethod> ReadMethod(const Keys& keys) {
+Result<DraftMethod> ReadMethod(const ConfigKeys& keys) {
   BT_ASSIGN_OR_RETURN(std::string method, keys.Text("method"));
   BT_ASSIGN_OR_RETURN(const std::string model, keys.Text("model"));
   if (method.empty() && (model == "ngram" || model == "[ngram]")) method = "ngram";
   if (method == "ngram" || method == "[ngram]") return DraftMethod::kNgram;
   if (method == "eagle3") return DraftMethod::kEagle3;
   if (method.empty()) {
-    return Wrong("method",
-                 "it is not given; ngram looks for drafts in the request's own tokens, eagle3 asks "
-                 "a draft model");
+    return keys.Wrong(
+        "method",
+        "it is not given; ngram looks for drafts in the request's own tokens, eagle3 asks "
+        "a draft model");
   }
-  return Wrong(
+  return keys.Wrong(
       "method",
       fmt::format("{} is not one that is served; give ngram, which looks for drafts in the "
                   "request's own tokens, or eagle3 with the folder of a draft model",
                   method));
 }
 
-Status ReadLookup(const Keys& keys, SpeculationConfig& out) {
+Status ReadLookup(const ConfigKeys& keys, SpeculationConfig& out) {
   constexpr int32_t kMost = 1024;
-  BT_ASSIGN_OR_RETURN(out.lookup_min, keys.Count("prompt_lookup_min", kMost));
-  BT_ASSIGN_OR_RETURN(out.lookup_max, keys.Count("prompt_lookup_max", kMost));
+  BT_ASSIGN_OR_RETURN(out.lookup_min, Count(keys, "prompt_lookup_min", kMost));
+  BT_ASSIGN_OR_RETURN(out.lookup_max, Count(keys, "prompt_lookup_max", kMost));
   if (out.lookup_min == 0) out.lookup_min = out.lookup_max > 0 ? out.lookup_max : kLookup;
   if (out.lookup_max == 0) out.lookup_max = out.lookup_min;
   if (out.lookup_min > out.lookup_max) {
-    return Wrong("prompt_lookup_min", fmt::format("prompt_lookup_min={} must be <= "
-                                                  "prompt_lookup_max={}",
-                                                  out.lookup_min, out.lookup_max));
+    return keys.Wrong("prompt_lookup_min", fmt::format("prompt_lookup_min={} must be <= "
+                                                       "prompt_lookup_max={}",
+                                                       out.lookup_min, out.lookup_max));
   }
   return {};
 }
@@ -172,29 +135,32 @@ std::vector<double> RatesOfLength(double length, int32_t drafts) {
   return rates;
 }
 
-Status ReadRates(const Keys& keys, SpeculationConfig& out) {
+Status ReadRates(const ConfigKeys& keys, SpeculationConfig& out) {
   const Json* rates = keys.Find("synthetic_acceptance_rates");
   const Json* length = keys.Find("synthetic_acceptance_length");
   if ((rates == nullptr) == (length == nullptr)) {
-    return Wrong("rejection_sample_method",
-                 "synthetic needs synthetic_acceptance_length or synthetic_acceptance_rates, one "
-                 "of the two");
+    return keys.Wrong(
+        "rejection_sample_method",
+        "synthetic needs synthetic_acceptance_length or synthetic_acceptance_rates, one "
+        "of the two");
   }
   if (length != nullptr) {
     const double mean = length->is_number() ? length->get<double>() : 0;
     if (!(mean >= 1 && mean <= out.drafts + 1)) {
-      return Wrong("synthetic_acceptance_length",
-                   fmt::format("it is {}, expected a number from 1 to {}, the tokens of a step",
-                               length->dump(), out.drafts + 1));
+      return keys.Wrong(
+          "synthetic_acceptance_length",
+          fmt::format("it is {}, expected a number from 1 to {}, the tokens of a step",
+                      length->dump(), out.drafts + 1));
     }
     out.synthetic_rates = RatesOfLength(mean, out.drafts);
     return {};
   }
   const auto wrong = [&] {
-    return Wrong("synthetic_acceptance_rates",
-                 fmt::format("they are {}, expected {} numbers from 1 down to 0, none above the "
-                             "one before it",
-                             rates->dump(), out.drafts));
+    return keys.Wrong(
+        "synthetic_acceptance_rates",
+        fmt::format("they are {}, expected {} numbers from 1 down to 0, none above the "
+                    "one before it",
+                    rates->dump(), out.drafts));
   };
   if (!rates->is_array() || std::ssize(*rates) != out.drafts) return wrong();
   double before = 1;
@@ -210,7 +176,9 @@ Status ReadRates(const Keys& keys, SpeculationConfig& out) {
 
 // vLLM's names for one and the same thing here: a draft is right if it is the token that the
 // request would have had without it.
-Status ReadAcceptance(const Keys& keys, SpeculationConfig& out, std::vector<std::string>& notices) {
+Status ReadAcceptance(const ConfigKeys& keys,
+                      SpeculationConfig& out,
+                      std::vector<std::string>& notices) {
   BT_ASSIGN_OR_RETURN(const std::string method, keys.Text("rejection_sample_method"));
   if (method == "synthetic") {
     BT_RETURN_IF_ERROR(ReadRates(keys, out));
@@ -220,7 +188,8 @@ Status ReadAcceptance(const Keys& keys, SpeculationConfig& out, std::vector<std:
     return {};
   }
   for (const char* key : {"synthetic_acceptance_rates", "synthetic_acceptance_length"}) {
-    if (keys.Find(key) != nullptr) return Wrong(key, "it needs rejection_sample_method synthetic");
+    if (keys.Find(key) != nullptr)
+      return keys.Wrong(key, "it needs rejection_sample_method synthetic");
   }
   if (method == "probabilistic" || method == "block") {
     notices.push_back(
@@ -230,8 +199,8 @@ Status ReadAcceptance(const Keys& keys, SpeculationConfig& out, std::vector<std:
     return {};
   }
   if (method.empty() || method == "strict" || method == "standard") return {};
-  return Wrong("rejection_sample_method",
-               fmt::format("it is {}, expected strict or synthetic", method));
+  return keys.Wrong("rejection_sample_method",
+                    fmt::format("it is {}, expected strict or synthetic", method));
 }
 
 }  // namespace
@@ -239,10 +208,11 @@ Status ReadAcceptance(const Keys& keys, SpeculationConfig& out, std::vector<std:
 Result<SpeculationConfig> ReadSpeculativeConfig(const Json& config,
                                                 int tensor_parallel,
                                                 std::vector<std::string>& notices) {
+  const ConfigKeys keys("--speculative-config", config);
   std::vector<std::string> idle, measured;
   bool asks = false;
   for (const auto& [key, value] : config.items()) {
-    BT_RETURN_IF_ERROR(CheckKey(key, value));
+    BT_RETURN_IF_ERROR(CheckKey(keys, key, value));
     asks = asks || !value.is_null();
     if (value.is_null()) continue;
     if (std::ranges::count(kDraftModelKeys, key) > 0) idle.push_back(key);
@@ -250,22 +220,23 @@ Result<SpeculationConfig> ReadSpeculativeConfig(const Json& config,
   }
   SpeculationConfig out;
   if (!asks) return out;
-  const Keys keys(config);
+
   BT_ASSIGN_OR_RETURN(out.method, ReadMethod(keys));
   const bool eagle = out.method == DraftMethod::kEagle3;
   BT_ASSIGN_OR_RETURN(out.drafts,
-                      keys.Count("num_speculative_tokens", eagle ? kEagle3DraftsMax : kDraftsMax));
+                      Count(keys, "num_speculative_tokens", eagle ? kEagle3DraftsMax : kDraftsMax));
   if (out.drafts == 0 && eagle) out.drafts = kEagle3DraftsUsual;
   if (out.drafts == 0) {
-    return Wrong("num_speculative_tokens", "it is not given; 4 are a good start");
+    return keys.Wrong("num_speculative_tokens", "it is not given; 4 are a good start");
   }
-  BT_ASSIGN_OR_RETURN(const int32_t ranks, keys.Count("draft_tensor_parallel_size", 1 << 20));
+  BT_ASSIGN_OR_RETURN(const int32_t ranks, Count(keys, "draft_tensor_parallel_size", 1 << 20));
   if (ranks > 1 && ranks != tensor_parallel) {
     const std::string size = tensor_parallel > 1 ? fmt::format("1 or {}", tensor_parallel) : "1";
-    return Wrong("draft_tensor_parallel_size",
-                 fmt::format("it is {}, expected {}: one rank has the draft model, or all of the "
-                             "model's --tensor-parallel-size share it",
-                             ranks, size));
+    return keys.Wrong(
+        "draft_tensor_parallel_size",
+        fmt::format("it is {}, expected {}: one rank has the draft model, or all of the "
+                    "model's --tensor-parallel-size share it",
+                    ranks, size));
   }
   BT_RETURN_IF_ERROR(ReadLookup(keys, out));
   BT_RETURN_IF_ERROR(ReadAcceptance(keys, out, notices));

@@ -23,30 +23,31 @@ const FingerprintEntry* Find(const std::vector<FingerprintEntry>& entries,
 }  // namespace
 
 void PutAddress(WireWriter* out, const RankAddress& address) {
-  out->PutText(address.path);
-  out->PutText(address.host);
-  out->PutU32(static_cast<uint32_t>(address.port));
+  out->PutBytes(address.path);
+  out->PutBytes(address.host);
+  out->Put(static_cast<uint32_t>(address.port));
 }
 
 RankAddress GetAddress(WireReader* in) {
   RankAddress address;
-  address.path = in->GetText(kAddressTextMax);
-  address.host = in->GetText(kAddressTextMax);
-  address.port = static_cast<int>(std::min(in->GetU32(), 65536u));  // refused where it is used
+  address.path = in->GetBytes(kAddressTextMax);
+  address.host = in->GetBytes(kAddressTextMax);
+  address.port =
+      static_cast<int>(std::min(in->Get<uint32_t>(), 65536u));  // refused where it is used
   return address;
 }
 
 std::string Hello::ToWire() const {
   WireWriter out;
-  out.PutU32(static_cast<uint32_t>(purpose));
-  out.PutU32(static_cast<uint32_t>(rank));
-  out.PutU32(static_cast<uint32_t>(ranks));
-  out.PutText(session);
+  out.Put(static_cast<uint32_t>(purpose));
+  out.Put(static_cast<uint32_t>(rank));
+  out.Put(static_cast<uint32_t>(ranks));
+  out.PutBytes(session);
   PutAddress(&out, address);
-  out.PutU32(static_cast<uint32_t>(fingerprint.size()));
+  out.Put(static_cast<uint32_t>(fingerprint.size()));
   for (const FingerprintEntry& entry : fingerprint) {
-    out.PutText(entry.name);
-    out.PutText(entry.value);
+    out.PutBytes(entry.name);
+    out.PutBytes(entry.value);
   }
   return out.bytes();
 }
@@ -54,10 +55,10 @@ std::string Hello::ToWire() const {
 std::optional<Hello> Hello::FromWire(const std::string& bytes) {
   WireReader in(bytes);
   Hello hello;
-  const uint32_t what = in.GetU32(), number = in.GetU32(), of = in.GetU32();
-  hello.session = in.GetText(sizeof(Digest));
+  const uint32_t what = in.Get<uint32_t>(), number = in.Get<uint32_t>(), of = in.Get<uint32_t>();
+  hello.session = in.GetBytes(sizeof(Digest));
   hello.address = GetAddress(&in);
-  const uint32_t entries = in.GetU32();
+  const uint32_t entries = in.Get<uint32_t>();
   if (!in.ok() || what < 1 || what > 4 || of > kHelloRanksMax || number >= of ||
       entries > kFingerprintEntriesMax) {
     return std::nullopt;
@@ -66,9 +67,9 @@ std::optional<Hello> Hello::FromWire(const std::string& bytes) {
   hello.rank = static_cast<int32_t>(number);
   hello.ranks = static_cast<int32_t>(of);
   for (uint32_t i = 0; i < entries; ++i) {
-    std::string name = in.GetText(kFingerprintTextMax);
+    std::string name = in.GetBytes(kFingerprintTextMax);
     hello.fingerprint.push_back(
-        {.name = std::move(name), .value = in.GetText(kFingerprintTextMax)});
+        {.name = std::move(name), .value = in.GetBytes(kFingerprintTextMax)});
   }
   if (!in.AtEnd()) return std::nullopt;
   return hello;
@@ -98,6 +99,14 @@ std::string Difference(const Hello& own, const Hello& peer, const std::string& m
   found.resize(found.size() - left_out);
   return fmt::format("{}{}", fmt::join(found, "; "),
                      left_out == 0 ? "" : fmt::format("; and {} more", left_out));
+}
+
+std::string Printable(std::string_view text) {
+  std::string clean(text);
+  for (char& letter : clean) {
+    if (letter < ' ' || letter > '~') letter = '?';
+  }
+  return clean;
 }
 
 }  // namespace baltoro

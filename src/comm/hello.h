@@ -5,11 +5,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/wire.h"
 #include "comm/rank_socket.h"
 #include "comm/rendezvous.h"
-#include "comm/wire.h"
 
 namespace baltoro {
 
@@ -42,5 +43,8 @@ std::string Difference(const Hello& own, const Hello& peer, const std::string& m
 
 void PutAddress(WireWriter* out, const RankAddress& address);
 RankAddress GetAddress(WireReader* in);
+
+// What a peer said, fit for a log line: control characters and bytes over 126 become '?'.
+std::string Printable(std::string_view text);
 
 }  // namespace baltoro

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "comm/wire.h"
+#include "base/wire.h"
 
 namespace baltoro {
 namespace {

@@ -11,7 +11,8 @@
 #include <memory>
 #include <utility>
 
-#include "comm/wire.h"
+#include "base/wire.h"
+#include "comm/hello.h"
 
 namespace baltoro {
 namespace {
@@ -142,7 +143,7 @@ void PeerWatch::TakeFrames(int32_t rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   while (peer.unread.size() >= kHeaderBytes) {
     WireReader header(peer.unread);
-    const uint32_t kind = header.GetU32(), text_bytes = header.GetU32();
+    const uint32_t kind = header.Get<uint32_t>(), text_bytes = header.Get<uint32_t>();
     const bool known = kind == kBeats || kind == kLeaves || kind == kAborts;
     if (!known || text_bytes > kAbortTextMax) {
       peer.control.Close();
@@ -182,8 +183,8 @@ void PeerWatch::CheckSilence(Seconds now) {
 // is silent long before. A frame that goes out in part ends the connection.
 void PeerWatch::Tell(uint32_t kind, const std::string& text) {
   WireWriter frame;
-  frame.PutU32(kind);
-  frame.PutText(text);
+  frame.Put(kind);
+  frame.PutBytes(text);
   for (Peer& peer : peers_) {
     if (!peer.control.valid()) continue;
     const ssize_t put = send(peer.control.get(), frame.bytes().data(), frame.bytes().size(),

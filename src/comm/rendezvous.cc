@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/wire.h"
 #include "comm/cluster_key.h"
 #include "comm/handshake.h"
 #include "comm/hello.h"
@@ -20,7 +21,6 @@
 #include "comm/peer_acceptor.h"
 #include "comm/peer_watch.h"
 #include "comm/socket_link.h"
-#include "comm/wire.h"
 
 namespace baltoro {
 namespace {
@@ -35,9 +35,9 @@ enum class Answer : uint32_t { kWaiting = 1, kRefused = 2, kWorld = 3 };
 
 std::string RefusalFrame(const Status& why) {
   WireWriter out;
-  out.PutU32(static_cast<uint32_t>(Answer::kRefused));
-  out.PutU32(why.code() == Code::kInvalidArgument ? 1 : 0);
-  out.PutText(why.message().substr(0, kReasonMax));
+  out.Put(static_cast<uint32_t>(Answer::kRefused));
+  out.Put<uint32_t>(why.code() == Code::kInvalidArgument ? 1 : 0);
+  out.PutBytes(why.message().substr(0, kReasonMax));
   return out.bytes();
 }
 
@@ -214,8 +214,8 @@ class Rendezvous {
   // Who has gone meanwhile may come again.
   void TellWaiting(std::map<int32_t, SealedSocket>* joined) const {
     WireWriter news;
-    news.PutU32(static_cast<uint32_t>(Answer::kWaiting));
-    news.PutText(Missing(*joined));
+    news.Put(static_cast<uint32_t>(Answer::kWaiting));
+    news.PutBytes(Missing(*joined));
     for (auto entry = joined->begin(); entry != joined->end();) {
       const bool there = entry->second.Send(news.bytes(), Soon(kConnectLimit)).ok();
       entry = there ? std::next(entry) : joined->erase(entry);
@@ -224,9 +224,9 @@ class Rendezvous {
 
   std::string WorldFrame() const {
     WireWriter out;
-    out.PutU32(static_cast<uint32_t>(Answer::kWorld));
-    out.PutText(session_);
-    out.PutU32(static_cast<uint32_t>(addresses_.size()));
+    out.Put(static_cast<uint32_t>(Answer::kWorld));
+    out.PutBytes(session_);
+    out.Put(static_cast<uint32_t>(addresses_.size()));
     for (const RankAddress& address : addresses_) PutAddress(&out, address);
     return out.bytes();
   }
@@ -247,13 +247,13 @@ class Rendezvous {
                          : Member(0) + " went away: " + frame.status().message());
       }
       WireReader in(frame.value());
-      const auto answer = static_cast<Answer>(in.GetU32());
+      const auto answer = static_cast<Answer>(in.Get<uint32_t>());
       if (answer == Answer::kWaiting) {
-        missing = Printable(in.GetText(kReasonMax));
+        missing = Printable(in.GetBytes(kReasonMax));
         deadline_ = MonotonicClock().Now() + options_.join_timeout;
       } else if (answer == Answer::kRefused) {
-        const Code code = in.GetU32() == 1 ? Code::kInvalidArgument : Code::kUnavailable;
-        return Status(code, Printable(in.GetText(kReasonMax)));
+        const Code code = in.Get<uint32_t>() == 1 ? Code::kInvalidArgument : Code::kUnavailable;
+        return Status(code, Printable(in.GetBytes(kReasonMax)));
       } else {
         return ReadWorld(answer, &in);
       }
@@ -262,9 +262,9 @@ class Rendezvous {
   }
 
   Status ReadWorld(Answer answer, WireReader* in) {
-    session_ = in->GetText(sizeof(Digest));
+    session_ = in->GetBytes(sizeof(Digest));
     const bool fits =
-        answer == Answer::kWorld && in->GetU32() == static_cast<uint32_t>(options_.ranks);
+        answer == Answer::kWorld && in->Get<uint32_t>() == static_cast<uint32_t>(options_.ranks);
     for (int32_t rank = 0; fits && rank < options_.ranks; ++rank) {
       addresses_.push_back(GetAddress(in));
     }

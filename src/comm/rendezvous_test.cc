@@ -9,10 +9,10 @@
 #include <optional>
 #include <thread>
 
+#include "base/wire.h"
 #include "comm/handshake.h"
 #include "comm/hello.h"
 #include "comm/test_ranks.h"
-#include "comm/wire.h"
 
 namespace baltoro {
 namespace {
@@ -171,9 +171,9 @@ TEST_F(RendezvousTest, ARankThatGoesAwayMayComeAgain) {
                                                      SealedSocket::Side::kConnected, deadline);
     ASSERT_TRUE(sealed.ok());
     WireWriter hello;
-    for (const uint32_t value : {1u, 1u, 3u}) hello.PutU32(value);
-    for (const char* text : {"", "/nowhere", ""}) hello.PutText(text);
-    for (const uint32_t value : {0u, 0u}) hello.PutU32(value);
+    for (const uint32_t value : {1u, 1u, 3u}) hello.Put(value);
+    for (const char* text : {"", "/nowhere", ""}) hello.PutBytes(text);
+    for (const uint32_t value : {0u, 0u}) hello.Put(value);
     BT_EXPECT_OK(sealed.value().Send(hello.bytes(), deadline));
     const Result<std::string> news = sealed.value().Receive(deadline);
     ASSERT_TRUE(news.ok());
@@ -266,21 +266,21 @@ TEST_F(HandshakeTest, DamagedFramesAreSeen) {
 
 TEST(WireTest, TruncatedAndLongTextsAreRefused) {
   WireWriter out;
-  out.PutU32(0x01020304);
-  out.PutText("hello");
+  out.Put<uint32_t>(0x01020304);
+  out.PutBytes("hello");
   WireReader whole(out.bytes());
-  EXPECT_EQ(whole.GetU32(), 0x01020304u);
-  EXPECT_EQ(whole.GetText(5), "hello");
+  EXPECT_EQ(whole.Get<uint32_t>(), 0x01020304u);
+  EXPECT_EQ(whole.GetBytes(5), "hello");
   EXPECT_TRUE(whole.AtEnd());
   for (size_t bytes = 0; bytes < out.bytes().size(); ++bytes) {
     WireReader part(std::string_view(out.bytes()).substr(0, bytes));
-    part.GetU32();
-    EXPECT_EQ(part.GetText(5), "");
+    part.Get<uint32_t>();
+    EXPECT_EQ(part.GetBytes(5), "");
     EXPECT_FALSE(part.ok()) << bytes;
   }
   WireReader strict(out.bytes());
-  strict.GetU32();
-  EXPECT_EQ(strict.GetText(4), "");
+  strict.Get<uint32_t>();
+  EXPECT_EQ(strict.GetBytes(4), "");
   EXPECT_FALSE(strict.ok());
 }
 

@@ -13,45 +13,6 @@ constexpr size_t kLogprobBytes = 12;
 
 }  // namespace
 
-bool WireReader::GetBool() {
-  const auto value = Get<uint8_t>();
-  if (value > 1) ok_ = false;
-  return value == 1;
-}
-
-std::string WireReader::GetBytes() {
-  const size_t count = GetCount(1);
-  std::string bytes(rest_.substr(0, count));
-  rest_.remove_prefix(count);
-  return bytes;
-}
-
-size_t WireReader::GetCount(size_t bytes_each) {
-  const auto count = Get<uint32_t>();
-  if (!ok_ || count > rest_.size() / bytes_each) {
-    ok_ = false;
-    return 0;
-  }
-  return count;
-}
-
-Status WireReader::Finish(std::string_view what) const {
-  if (!ok_) return InvalidArgument(std::string(what) + ": cut short, or a value out of range");
-  if (!rest_.empty()) {
-    return InvalidArgument(std::string(what) + ": " + std::to_string(rest_.size()) +
-                           " bytes too many");
-  }
-  return {};
-}
-
-bool WireReader::Has(size_t bytes) {
-  if (rest_.size() < bytes) {
-    ok_ = false;
-    rest_ = {};
-  }
-  return ok_;
-}
-
 std::string EncodeFrameHeader(uint16_t type, size_t payload_bytes) {
   BT_CHECK(payload_bytes <= kFramePayloadMax);
   WireWriter header;

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/wire.h"
 #include "comm/handshake.h"
 #include "comm/hello.h"
-#include "comm/wire.h"
 
 namespace baltoro {
 namespace {
@@ -33,8 +33,8 @@ enum class Answer : uint32_t { kComeIn = 1, kRefused = 2, kTaken = 3 };
 
 std::string AnswerFrame(Answer answer, const std::string& why) {
   WireWriter out;
-  out.PutU32(static_cast<uint32_t>(answer));
-  out.PutText(why.substr(0, kReasonMax));
+  out.Put(static_cast<uint32_t>(answer));
+  out.PutBytes(why.substr(0, kReasonMax));
   return out.bytes();
 }
 
@@ -192,8 +192,8 @@ Result<int> VisitGate(const ReplicaMeeting& meeting, int32_t replica, Seconds de
   BT_RETURN_IF_ERROR(sealed.Send(HelloOf(meeting, replica).ToWire(), deadline));
   BT_ASSIGN_OR_RETURN(const std::string frame, sealed.Receive(deadline));
   WireReader in(frame);
-  const auto answer = static_cast<Answer>(in.GetU32());
-  const std::string why = Printable(in.GetText(kReasonMax));
+  const auto answer = static_cast<Answer>(in.Get<uint32_t>());
+  const std::string why = Printable(in.GetBytes(kReasonMax));
   if (!in.AtEnd()) return Status(Code::kUnavailable, "the head sent a damaged answer");
   switch (answer) {
     case Answer::kComeIn:

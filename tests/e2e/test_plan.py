@@ -188,6 +188,15 @@ def test_what_is_refused_of_a_model_that_is_only_known(words, sentence):
     assert ran.returncode == 1 and told["verdict"] == "refused" and sentence in told["reason"]
 
 
+def test_nodes_elsewhere_are_planned_without_their_secret():
+    words = ["-dp", "16", "-dpl", "8", "--data-parallel-address", "10.0.0.1", "--data-parallel-rpc-port", "13345", "-ep"]
+    known = subprocess.run([PROGRAM, "plan", "Kimi-K2-Instruct", *words], capture_output=True, text=True)
+    assert known.returncode == 0 and known.stdout.startswith("Fits"), known
+    assert "serve wants one thing more" in known.stderr and "--cluster-key-file" in known.stderr
+    here = subprocess.run([PROGRAM, "plan", str(ROOT / "pocket/model"), *CPU, *words], capture_output=True, text=True)
+    assert here.returncode == 1 and "--cluster-key-file" in here.stderr
+
+
 def test_json_has_what_the_text_has():
     words = [PROGRAM, "plan", "Kimi-K2-Thinking", "-tp", "8", "--gpu", "h100-80g", "--max-num-seqs", "4", "--trust-remote-code"]
     text = subprocess.run(words, capture_output=True, text=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Selects cases of the JSON Schema Test Suite for our tests: make_suite.py CHECKOUT > schemas/suite.json
+"""Selects cases of the JSON Schema Test Suite for our tests: make_suite.py CHECKOUT | gzip -9n > schemas/suite.json.gz
 
 Made from commit 44401e0c046704b476ec9d2e2fccdaee618f259d (2026-08-22). The suite is the work of its authors, under the MIT licence (https://github.com/json-schema-org/JSON-Schema-Test-Suite).
 A case is a schema, and instances as texts that are valid or invalid by the suite and by Python's jsonschema. Left out:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Random values that the grammars of schemas allow, judged by Python's jsonschema.
 
-sample_schemas.py PROBE FOLDER [--samples N] [--seed N]: for every schema of FOLDER/*.json, N texts are drawn from its
+sample_schemas.py PROBE FOLDER [--samples N] [--seed N]: for every schema of FOLDER/*.json and *.json.gz, N texts are drawn from its
 grammar. Each must be JSON without repeated declared keys, and valid. Schemas of which something is not enforced are
 drawn from too, but only have to give JSON.
 """
 import argparse
 import decimal
+import gzip
 import json
 import pathlib
 import subprocess
@@ -42,8 +43,8 @@ def main():
     options = parser.parse_args()
     schemas = drawn = cut = unchecked = 0
     bad = []
-    for path in sorted(options.folder.glob("*.json")):
-        cases = json.loads(path.read_text())
+    for path in sorted(options.folder.iterdir()):
+        cases = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_text())
         run = subprocess.run([options.probe, path, str(options.samples), str(options.seed)], capture_output=True,
                              text=True, check=True)
         for line in run.stdout.rstrip("\n").split("\n"):  # not splitlines, which knows more line ends

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/gzip.h"
 #include "base/json.h"
 #include "grammar/grammar_matcher.h"
 #include "grammar/json_schema.h"
@@ -64,19 +65,20 @@ std::string Walk(const baltoro::Grammar& grammar,
 
 int main(int argc, char** argv) {
   if (argc != 4) return 2;
-  const baltoro::Result<Json> cases = baltoro::ReadJsonFile(argv[1]);
-  if (!cases.ok()) {
-    std::fprintf(stderr, "%s\n", cases.status().message().c_str());
+  const baltoro::Result<std::string> text = baltoro::ReadPlainOrGzip(argv[1]);
+  if (!text.ok()) {
+    std::fprintf(stderr, "%s\n", text.status().message().c_str());
     return 1;
   }
+  const Json cases = Json::parse(text.value());
   const int samples = std::atoi(argv[2]);
   std::mt19937_64 random(std::strtoull(argv[3], nullptr, 10));
   const auto trie = BytesAsTokens();
-  for (size_t i = 0; i < cases.value().size(); ++i) {
+  for (size_t i = 0; i < cases.size(); ++i) {
     Json line = {{"index", i}};
     std::vector<std::string> unchecked;
     baltoro::GrammarBuilder builder;
-    const auto expr = baltoro::AddJsonSchema(builder, cases.value()[i]["schema"], {}, &unchecked);
+    const auto expr = baltoro::AddJsonSchema(builder, cases[i]["schema"], {}, &unchecked);
     baltoro::Result<baltoro::Grammar> grammar = baltoro::InvalidArgument("");
     if (expr.ok()) {
       const auto start = builder.DeclareRule("start");
