@@ -307,13 +307,15 @@ void ExpectSame(const Case& one) {
   if (one.balances) {
     layouts.push_back({.tensor = 2, .whole_experts = true});
     layouts.push_back({.tensor = 4, .whole_experts = true});
+    layouts.push_back({.tensor = 2, .pipeline = 2, .whole_experts = true});
   }
   for (ParallelLayout& layout : layouts) {
     layout.balanced_experts = one.balances;
     layout.redundant_experts = one.balances ? kRedundant : 0;
     AllMoves().rearrangements = AllMoves().experts = 0;
     if (!OnCpu() && !CheckGpus(layout.ranks()).ok()) continue;
-    SCOPED_TRACE(fmt::format("TP{} DCP{} DP{}", layout.tensor, layout.decode_context, layout.data));
+    SCOPED_TRACE(fmt::format("TP{} DCP{} DP{} PP{}", layout.tensor, layout.decode_context,
+                             layout.data, layout.pipeline));
     Group group(one, layout);
     ASSERT_TRUE(group.ok());
     std::vector<Request> requests = Requests(0);
