@@ -15,7 +15,7 @@
 namespace baltoro {
 namespace {
 
-constexpr int32_t kExperts = 4, kRanks = 2, kSlots = 3;  // slots of a rank
+constexpr int32_t kExperts = 6, kRanks = 2, kSlots = 4;  // slots of a rank
 constexpr int64_t kSlab = 64;
 
 // The other rank has counted nothing, and all that comes from it is one byte.
@@ -89,11 +89,12 @@ TEST_F(ExpertBalancerTest, TheWindowBeforeARearrangementIsCounted) {
 
   // The first comes after a quarter, of steps that were counted; then of two of four.
   ASSERT_EQ(others_.asked.size(), 3u);
-  EXPECT_EQ(others_.asked[0], (Counts{0, 0, 0, 0}));
-  EXPECT_EQ(others_.asked[1], (Counts{0, 4 + 8, 0, 0}));
-  EXPECT_EQ(others_.asked[2], (Counts{0, 64 + 128, 0, 0}));
+  EXPECT_EQ(others_.asked[0], (Counts{0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(others_.asked[1], (Counts{0, 4 + 8, 0, 0, 0, 0}));
+  EXPECT_EQ(others_.asked[2], (Counts{0, 64 + 128, 0, 0, 0, 0}));
 }
 
+// Two experts come in two steps, so the second step of a window moves what the first has counted.
 TEST_F(ExpertBalancerTest, RowsStayWithTheirExpertWhenItMoves) {
   int placements = 0;
   balancer_->Start({.window = 8,
@@ -101,57 +102,58 @@ TEST_F(ExpertBalancerTest, RowsStayWithTheirExpertWhenItMoves) {
                     .step_bytes = 1,
                     .place =
                         [&](const BalanceShape&, const ExpertSlots&) {
-                          return ++placements % 2 == 1 ? ExpertSlots{0, 1, 3, 3, 0, 2}
-                                                       : ExpertSlots{0, 1, 2, 3, 0, 1};
+                          return ++placements % 2 == 1 ? ExpertSlots{2, 3, 4, 5, 4, 5, 0, 1}
+                                                       : ExpertSlots{0, 1, 2, 3, 4, 5, 0, 1};
                         }},
                    others_);
-  for (int32_t step = 0; step < 27; ++step) Step(step % kExperts, int64_t{1} << step % 8);
+  for (int32_t step = 0; step < 27; ++step) Step(step % 4, int64_t{1} << step % 8);
 
   ASSERT_EQ(others_.asked.size(), 4u);
   // Of steps 1 to 8, and so on: each of eight powers of two once, expert e every fourth.
   for (size_t i = 1; i < 4; ++i) {
-    EXPECT_EQ(others_.asked[i], (Counts{1 + 16, 2 + 32, 4 + 64, 8 + 128})) << i;
+    EXPECT_EQ(others_.asked[i], (Counts{1 + 16, 2 + 32, 4 + 64, 8 + 128, 0, 0})) << i;
   }
   EXPECT_EQ(placements, 4);
   EXPECT_GE(balancer_->news().rearrangements, 3u);
-  EXPECT_GE(balancer_->news().moved_experts, 3u);
-  EXPECT_GE(others_.received, 6);  // two matrices of each
+  EXPECT_GE(balancer_->news().moved_experts, 6u);
+  EXPECT_GE(others_.received, 12);  // two matrices of each
 }
 
-// Experts begin as 0 1 2 | 3 0 1, and become 0 3 2 | 3 0 1.
+// Experts begin as 0 1 2 3 | 4 5 0 1, and become 0 4 2 3 | 4 5 0 1.
 TEST_F(ExpertBalancerTest, ALayerTakesItsTablesAndWeightsTogether) {
-  ASSERT_EQ(SlotsOf(1), (std::vector<int32_t>{1, 5}));
-  ASSERT_EQ(SlotsOf(3), (std::vector<int32_t>{3}));
+  ASSERT_EQ(SlotsOf(1), (std::vector<int32_t>{1, 7}));
+  ASSERT_EQ(SlotsOf(4), (std::vector<int32_t>{4}));
 
-  balancer_->Start({.window = 4,
-                    .interval = 4,
-                    .gradual = false,
-                    .place = [](const BalanceShape&,
-                                const ExpertSlots&) { return ExpertSlots{3, 2, 0, 3, 0, 1}; }},
-                   others_);
+  balancer_->Start(
+      {.window = 4,
+       .interval = 4,
+       .gradual = false,
+       .place = [](const BalanceShape&,
+                   const ExpertSlots&) { return ExpertSlots{3, 2, 0, 4, 4, 5, 0, 1}; }},
+      others_);
   Step(0, 1);
 
   EXPECT_EQ(balancer_->news().rearrangements, 1u);
   EXPECT_EQ(balancer_->news().moved_experts, 1u);
-  EXPECT_EQ(SlotsOf(1), (std::vector<int32_t>{5}));
-  EXPECT_EQ(SlotsOf(3), (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(SlotsOf(1), (std::vector<int32_t>{7}));
+  EXPECT_EQ(SlotsOf(4), (std::vector<int32_t>{1, 4}));
   for (size_t i = 0; i < bytes_.size(); ++i) {
     const auto slot = static_cast<int32_t>(i / kSlab % kSlots);
     ASSERT_EQ(bytes_[i], slot == 1 ? std::byte{0xEE} : static_cast<std::byte>(slot)) << i;
   }
 }
 
-// Expert 3 lies on rank 1. A window is whole beside lines.
+// Expert 5 lies on rank 1. A window is whole beside lines.
 TEST_F(ExpertBalancerTest, ALineOfTheLogIsAboutOneStep) {
   balancer_->Start({.window = 4,
                     .interval = 4,
                     .log_interval = 2,
                     .place = [](const BalanceShape&, const ExpertSlots& now) { return now; }},
                    others_);
-  for (int64_t step = 0; step < 6; ++step) Step(3, int64_t{1} << step);
+  for (int64_t step = 0; step < 6; ++step) Step(5, int64_t{1} << step);
 
-  std::vector<float> asked;  // of expert 3, or of rank 1 in the second layer
-  for (const Counts& counts : others_.asked) asked.push_back(counts.at(3));
+  std::vector<float> asked;  // of expert 5, or of rank 1 in the second layer
+  for (const Counts& counts : others_.asked) asked.push_back(counts.back());
   EXPECT_EQ(asked, (std::vector<float>{0, 1, 4, 1 + 2 + 4 + 8, 16}));
 }
 
