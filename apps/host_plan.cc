@@ -211,8 +211,7 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
   }
   SettleForRun(facts, config);
   BT_RETURN_IF_ERROR(CheckExpertGroup(LayoutOf(config)));
-  BT_RETURN_IF_ERROR(
-      CheckExpertBalance(LayoutOf(config), backend.gpu.has_value(), config.deterministic));
+  BT_RETURN_IF_ERROR(CheckExpertBalance(LayoutOf(config), config.deterministic));
   if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config, apart));
   BT_ASSIGN_OR_RETURN(out.memory, PlanHost(model, config, backend, /*here=*/!gpu,
                                            options.gpu_memory_utilization, apart));

@@ -237,7 +237,7 @@ constexpr FlagSpec kParallelFlags[] = {
     {.name = "enable-eplb",
      .kind = kBool,
      .initial = "false",
-     .help = "Moves and doubles experts to even out their load, while steps run. On CPUs; with "
+     .help = "Moves and doubles experts to even out their load, while steps run; with "
              "--enable-expert-parallel on several ranks."},
     {.name = "eplb-config",
      .kind = kJsonObject,

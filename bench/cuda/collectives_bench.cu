@@ -6,7 +6,10 @@
 // added back, in both forms and by NCCL. On one GPU ranks lie on shares of it, whose times say
 // little.
 //
-//   cuda_collectives_bench [--replicas] [ranks [rows...]]     --replicas: these alone
+// Then what experts that move cost (--enable-eplb): slabs of K2's size in INT4, one each way
+// between neighbours and between all, and copies of a layer's experts of a rank within its memory.
+//
+//   cuda_collectives_bench [--replicas | --slabs] [ranks [rows...]]     these alone
 
 #include <algorithm>
 #include <atomic>
@@ -155,6 +158,71 @@ void BenchReplicas(int ranks, const std::vector<int64_t>& row_counts) {
   }
 }
 
+// Gate/up and down of an expert, 7168 to 2048, as they are packed.
+constexpr int64_t kSlabBytes[] = {int64_t{4096} * (3584 + 448), int64_t{7168} * (1024 + 128)};
+
+void BenchSlabs(int ranks) {
+  const int slots = 384 / ranks;
+  GpuRankArgs world;
+  world.ranks = world.tensor = ranks;
+  world.balances = true;
+  world.rows_max = 64;
+  world.hidden = kHidden;
+  world.vocab = 163840;
+  world.head_bytes = 64 * 576 * 2;
+  const bool with_nccl = Nccl::Open().ok() && !SharesGpu();
+  Shared shared;
+  for (const bool nccl : {false, true}) {
+    if (nccl && !with_nccl) continue;
+    world.nccl_only = nccl;
+    MustJoin(RunRanks(world, [&](Rank& self) {
+      const auto say = [&](const char* format, auto... values) {
+        if (self.rank != 0) return;
+        std::printf(format, values...);
+        std::fflush(stdout);
+      };
+      const int64_t expert = kSlabBytes[0] + kSlabBytes[1];
+      const Buffer layer = OnDevice(size_t(slots * expert)),
+                   staged = OnDevice(size_t(slots * expert));
+      const auto slab = [&](const Buffer& of, int slot, int64_t at, int64_t bytes) {
+        return std::span(static_cast<std::byte*>(of.data()) + slot * expert + at, size_t(bytes));
+      };
+      say("%d ranks%s, us, of %.1f MB an expert:", ranks, nccl ? ", NCCL" : "",
+          double(expert) / 1e6);
+      std::vector<int> counts = {1};
+      if (ranks > 2) counts.push_back(ranks - 1);
+      for (const int count : counts) {
+        const double us = Microseconds(self, shared, [&]() -> Status {
+          int64_t at = 0;
+          for (const int64_t bytes : kSlabBytes) {
+            std::vector<SlabExchange::Out> out;
+            std::vector<SlabExchange::In> in;
+            for (int i = 1; i <= count; ++i) {
+              const int to = (self.rank + i) % ranks, from = (self.rank + ranks - i) % ranks;
+              out.push_back({.rank = to, .slab = slab(layer, i, at, bytes)});
+              in.push_back({.rank = from, .slab = slab(staged, i, at, bytes)});
+            }
+            self.ops->slabs()->Trade(out, in);
+            at += bytes;
+          }
+          return {};
+        });
+        say(" %d each way %.1f (%.0f GB/s)", count, us, double(count * expert) / us / 1e3);
+      }
+      if (!nccl) {
+        const double us = Microseconds(self, shared, [&]() -> Status {
+          CopyAsync(self.ctx(), layer.data(), staged.data(), layer.bytes());
+          return {};
+        });
+        say(", %d experts within a card %.1f (%.0f GB/s)", slots, us,
+            double(layer.bytes()) / us / 1e3);
+      }
+      say("%s", "\n");
+      Must(self.ops->status());
+    }));
+  }
+}
+
 void Bench(int ranks, const std::vector<int64_t>& row_counts) {
   GpuRankArgs world;
   world.ranks = ranks;
@@ -258,15 +326,17 @@ int main(int argc, char** argv) {
     return 77;
   }
   const bool replicas_alone = argc > 1 && std::strcmp(argv[1], "--replicas") == 0;
-  if (replicas_alone) --argc, ++argv;
+  const bool slabs_alone = argc > 1 && std::strcmp(argv[1], "--slabs") == 0;
+  if (replicas_alone || slabs_alone) --argc, ++argv;
   std::vector<int64_t> rows;
   for (int i = 2; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
   if (rows.empty()) rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
   const int only = argc > 1 ? std::atoi(argv[1]) : 0;
   for (const int ranks : {2, 4, 8}) {
     if (ranks > possible || (only != 0 && only != ranks)) continue;
-    if (!replicas_alone) Bench(ranks, rows);
-    BenchReplicas(ranks, rows);
+    if (!replicas_alone && !slabs_alone) Bench(ranks, rows);
+    if (!slabs_alone) BenchReplicas(ranks, rows);
+    if (!replicas_alone) BenchSlabs(ranks);
   }
   return 0;
 }

@@ -102,6 +102,12 @@ Status CheckGpuTakes(const EngineConfig& config, const K2Config& model) {
         "--device cpu",
         model.experts, model.router.top_k, kGpuExpertsMax, kGpuChosenMax));
   }
+  if (const BalanceConfig& balance = config.balance;
+      balance.enabled && model.experts + balance.redundant_experts > kGpuExpertsMax) {
+    return InvalidArgument(fmt::format(
+        "--eplb-config: num_redundant_experts {}: with {} experts a GPU takes {} at most",
+        balance.redundant_experts, model.experts, kGpuExpertsMax - model.experts));
+  }
   return {};
 }
 

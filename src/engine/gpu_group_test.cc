@@ -7,9 +7,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +44,7 @@ struct Case {
   KvForm kv = KvForm::kBf16;
   bool graphs = true;
   int32_t drafts = 0;
+  bool balances = false;  // experts move in every step, to wherever
   // Of log-probabilities, beside the part of the best tokens that stays: three times what an H200
   // gave.
   test::Tolerance tolerance = {.nmse = 1e-5, .max_abs = 0.06};
@@ -97,6 +102,41 @@ Result<std::unique_ptr<K2Model>> Load(const Case& one,
   return model;
 }
 
+constexpr int32_t kRedundant = 4;
+
+// What experts that moved came to, of the ranks that tell it.
+struct Moves {
+  std::atomic<uint64_t> rearrangements = 0, experts = 0;
+};
+Moves& AllMoves() {
+  static Moves moves;
+  return moves;
+}
+
+// All experts have the same load here, so no placement is better than another: any are taken in
+// turn, the same on all ranks.
+ExpertBalanceOptions MovesAlways() {
+  return {.window = 4,
+          .interval = 4,
+          .tell =
+              [](const BalanceNews& news) {
+                AllMoves().rearrangements = news.rearrangements;
+                AllMoves().experts = news.moved_experts;
+              },
+          .step_bytes = 1,
+          .place =
+              [random = std::mt19937(5)](const BalanceShape& shape, const ExpertSlots&) mutable {
+                ExpertSlots slots;
+                for (int32_t slot = 0; slot < shape.slots; ++slot) {
+                  slots.push_back(slot < shape.experts
+                                      ? slot
+                                      : static_cast<int32_t>(random()) & (shape.experts - 1));
+                }
+                std::ranges::shuffle(slots, random);
+                return slots;
+              }};
+}
+
 Result<RankParts> MakeRankOf(const Case& one,
                              const ParallelLayout& layout,
                              Link* link,
@@ -123,6 +163,11 @@ Result<RankParts> MakeRankOf(const Case& one,
                                          .rope = static_cast<int32_t>(model->config().rope_dim),
                                          .form = one.kv},
                                         *ops->memory));
+  std::optional<ExpertBalanceOptions> balance;
+  if (layout.balanced_experts) {
+    balance = MovesAlways();
+    balance->tells = link->rank() == 0;
+  }
   BT_ASSIGN_OR_RETURN(parts.worker,
                       Worker::Create({.max_num_seqs = kSeqs,
                                       .max_num_batched_tokens = kTokens,
@@ -130,7 +175,8 @@ Result<RankParts> MakeRankOf(const Case& one,
                                       .constraints = samples ? table : nullptr,
                                       .mask_threads = 1,
                                       .samples = samples,
-                                      .speculation = test::TinyDrafts(one.drafts)},
+                                      .speculation = test::TinyDrafts(one.drafts),
+                                      .balance = std::move(balance)},
                                      std::move(pool), std::move(model), std::move(kv)));
   return parts;
 }
@@ -230,6 +276,7 @@ Said Ask(Engine& engine, const std::vector<Request>& requests) {
 
 Said OfOne(Case one) {
   one.drafts = 0;
+  one.balances = false;
   Group engine(one, {});
   return engine.ok() ? Ask(engine, Requests(0)) : Said();
 }
@@ -252,13 +299,23 @@ void ExpectNear(const Case& one, const Said& got, const Said& want) {
 
 void ExpectSame(const Case& one) {
   const Said want = OfOne(one);
-  for (const ParallelLayout& layout :
-       {ParallelLayout{.data = 2, .whole_experts = true},
-        ParallelLayout{.data = 4, .whole_experts = true},
-        ParallelLayout{.tensor = 2, .data = 2, .whole_experts = true},
-        ParallelLayout{.tensor = 2, .decode_context = 2, .data = 2, .whole_experts = true}}) {
+  std::vector<ParallelLayout> layouts = {
+      {.data = 2, .whole_experts = true},
+      {.data = 4, .whole_experts = true},
+      {.tensor = 2, .data = 2, .whole_experts = true},
+      {.tensor = 2, .decode_context = 2, .data = 2, .whole_experts = true}};
+  if (one.balances) {
+    layouts.push_back({.tensor = 2, .whole_experts = true});
+    layouts.push_back({.tensor = 4, .whole_experts = true});
+    layouts.push_back({.tensor = 2, .pipeline = 2, .whole_experts = true});
+  }
+  for (ParallelLayout& layout : layouts) {
+    layout.balanced_experts = one.balances;
+    layout.redundant_experts = one.balances ? kRedundant : 0;
+    AllMoves().rearrangements = AllMoves().experts = 0;
     if (!OnCpu() && !CheckGpus(layout.ranks()).ok()) continue;
-    SCOPED_TRACE(fmt::format("TP{} DCP{} DP{}", layout.tensor, layout.decode_context, layout.data));
+    SCOPED_TRACE(fmt::format("TP{} DCP{} DP{} PP{}", layout.tensor, layout.decode_context,
+                             layout.data, layout.pipeline));
     Group group(one, layout);
     ASSERT_TRUE(group.ok());
     std::vector<Request> requests = Requests(0);
@@ -274,6 +331,9 @@ void ExpectSame(const Case& one) {
       requests[i].replica = layout.data - 1;
     }
     ExpectNear(one, Ask(group, requests), want);
+    if (!one.balances) continue;
+    EXPECT_GT(AllMoves().rearrangements, 2u);
+    EXPECT_GT(AllMoves().experts, 20u);
   }
 }
 
@@ -306,6 +366,28 @@ TEST_F(GpuGroupTest, Fp8) {
 }
 TEST_F(GpuGroupTest, W4A8) {
   ExpectSame({.weights = Weights::kW4A8, .tolerance = {.nmse = 5e-5, .max_abs = 0.3}});
+}
+
+// Experts that move and are doubled while steps run.
+TEST_F(GpuGroupTest, Bf16ThatMoves) {
+  ExpectSame({.balances = true});
+}
+TEST_F(GpuGroupTest, Bf16ThatMovesWithoutGraphs) {
+  ExpectSame({.graphs = false, .balances = true});
+}
+TEST_F(GpuGroupTest, Bf16ThatMovesWithDrafts) {
+  ExpectSame({.drafts = 3, .balances = true});
+}
+TEST_F(GpuGroupTest, Int4ThatMoves) {
+  ExpectSame({.weights = Weights::kInt4, .kv = KvForm::kFp8, .balances = true});
+}
+TEST_F(GpuGroupTest, Fp8ThatMoves) {
+  ExpectSame(
+      {.weights = Weights::kFp8, .balances = true, .tolerance = {.nmse = 1e-4, .max_abs = 0.5}});
+}
+TEST_F(GpuGroupTest, W4A8ThatMoves) {
+  ExpectSame(
+      {.weights = Weights::kW4A8, .balances = true, .tolerance = {.nmse = 5e-5, .max_abs = 0.3}});
 }
 
 }  // namespace

@@ -80,6 +80,9 @@ KvLayout CacheOf(const RankRecipe& recipe, const K2Model& model, const K2Model* 
   return cache;
 }
 
+// Of experts that a rank gets in a step: on GPUs two of K2 in INT4, a few hundred microseconds.
+constexpr int64_t kHostStepBytes = int64_t{16} << 20, kGpuStepBytes = int64_t{48} << 20;
+
 // Of a rank: one of each node tells.
 std::optional<ExpertBalanceOptions> BalanceOf(const RankRecipe& recipe, bool tells) {
   if (recipe.balance == nullptr) return std::nullopt;
@@ -91,7 +94,8 @@ std::optional<ExpertBalanceOptions> BalanceOf(const RankRecipe& recipe, bool tel
       .log_interval = config.balance.log_interval,
       .tells = tells,
       .model = config.model_dir,
-      .tell = [gauge = recipe.balance](const BalanceNews& news) { gauge->Tell(news); }};
+      .tell = [gauge = recipe.balance](const BalanceNews& news) { gauge->Tell(news); },
+      .step_bytes = recipe.args.gpu() ? kGpuStepBytes : kHostStepBytes};
 }
 
 WorkerConfig WorkerConfigOf(const RankRecipe& recipe, const Part& part, int threads) {

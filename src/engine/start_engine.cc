@@ -287,7 +287,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model)));
   BT_RETURN_IF_ERROR(CheckExpertGroup(layout));
-  BT_RETURN_IF_ERROR(CheckExpertBalance(layout, backend.gpu.has_value(), config.deterministic));
+  BT_RETURN_IF_ERROR(CheckExpertBalance(layout, config.deterministic));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
   if (config.deterministic) {
     BT_RETURN_IF_ERROR(CheckFixedOrder(layout, config.nodes, backend.gpu.has_value()));

@@ -1,13 +1,13 @@
 #include "model/expert_balancer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/profile.h"
+#include "ops/compose/small_ops.h"
 
 namespace baltoro {
 namespace {
@@ -22,23 +22,105 @@ std::span<const std::byte> Slab(const PackedMatrix& bank, int32_t slot) {
           static_cast<size_t>(bank.stride_bytes)};
 }
 
+// As a layer's copies lie in memory: first, then slots.
+std::vector<int32_t> HostTable(const BalanceShape& shape, const ExpertSlots& placed) {
+  CopyTable table = CopyTableOf(shape, placed);
+  table.first.insert(table.first.end(), table.slots.begin(), table.slots.end());
+  return std::move(table.first);
+}
+
+constexpr int64_t kAlignment = 256;  // of a table
+int64_t Aligned(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+int64_t TableBytes(const BalanceShape& shape) {
+  return Aligned((shape.experts + 1 + shape.slots) * int64_t{sizeof(int32_t)});
+}
+// Rows of the slots, and of those before the experts were moved last.
+int64_t CountBytes(const BalanceShape& shape, int64_t layers) {
+  return 2 * layers * shape.slots * int64_t{sizeof(int64_t)};
+}
+
 }  // namespace
 
-ExpertBalancer::ExpertBalancer(const RankShare& share, int32_t experts, const ModelWeights& weights)
+int64_t ExpertTableBytes(const BalanceShape& shape, int64_t layers) {
+  return layers * TableBytes(shape) + CountBytes(shape, layers);
+}
+
+ExpertBalancer::ExpertBalancer(const RankShare& share,
+                               int32_t experts,
+                               const ModelWeights& weights,
+                               const OpsTable& ops,
+                               ThreadPool* pool)
     : shape_(BalanceShapeOf(share.layout, experts)),
       rank_(share.place.expert(share.layout)),
-      staging_(static_cast<std::byte*>(weights.staging.data())) {
+      ops_(ops),
+      pool_(pool),
+      staging_(static_cast<std::byte*>(weights.staging.data())),
+      uploads_(*ops.memory),
+      transfers_(ops.staging == nullptr ? HostMemory() : *ops.staging) {
   for (const LayerWeights& from : weights.layers) {
     Layer& layer = layers_.emplace_back();
     if (from.experts_gate_up.n == 0) continue;
     layer.gate_up = from.experts_gate_up;
     layer.down = from.experts_down;
-    layer.placed = StartingSlots(share.layout, experts);
-    layer.copies = CopyTableOf(shape_, layer.placed);
+    layer.placed = layer.earlier_placed = StartingSlots(share.layout, experts);
     layer.rows.assign(layer.placed.size(), 0);
     layer.loads.assign(static_cast<size_t>(experts), 0);
   }
   next_layer_ = layers_.size();
+}
+
+Result<std::unique_ptr<ExpertBalancer>> ExpertBalancer::Create(const RankShare& share,
+                                                               int32_t experts,
+                                                               const ModelWeights& weights,
+                                                               const OpsTable& ops,
+                                                               ThreadPool* pool) {
+  std::unique_ptr<ExpertBalancer> made(new ExpertBalancer(share, experts, weights, ops, pool));
+  BT_RETURN_IF_ERROR(made->Place());
+  return made;
+}
+
+Status ExpertBalancer::Place() {
+  const int64_t layers =
+      std::ranges::count_if(layers_, [](const Layer& layer) { return !layer.placed.empty(); });
+  const int64_t table = TableBytes(shape_), tables = layers * table;
+  const auto bytes = static_cast<size_t>(ExpertTableBytes(shape_, layers));
+  BT_ASSIGN_OR_RETURN(
+      tables_, Buffer::Create(bytes, "tables of experts that move (--enable-eplb)", *ops_.memory));
+  auto* const base = static_cast<std::byte*>(tables_.data());
+  const auto slots = static_cast<size_t>(shape_.slots);
+  counts_ = {reinterpret_cast<int64_t*>(base + tables), 2 * static_cast<size_t>(layers) * slots};
+  taken_.assign(counts_.size(), 0);
+  size_t index = 0;
+  for (Layer& layer : layers_) {
+    if (layer.placed.empty()) continue;
+    const std::vector<int32_t> host = HostTable(shape_, layer.placed);
+    auto* const at = reinterpret_cast<int32_t*>(base + static_cast<int64_t>(index) * table);
+    BT_RETURN_IF_ERROR(ops_.memory->CopyIn(at, host.data(), host.size() * sizeof(int32_t)));
+    const auto firsts = static_cast<size_t>(shape_.experts) + 1;
+    layer.copies = {.first = {at, firsts},
+                    .slots = {at + firsts, slots},
+                    .rows = counts_.subspan(index * slots, slots)};
+    layer.earlier = counts_.subspan(counts_.size() / 2 + index * slots, slots);
+    ++index;
+  }
+  if (ops_.staging == nullptr) return {};
+  // Whatever goes through it between two windows: a table of each layer, and all counts.
+  BT_RETURN_IF_ERROR(uploads_.Reserve(static_cast<size_t>(table)));
+  return transfers_.Reserve(bytes + size_t{kAlignment});
+}
+
+OpContext ExpertBalancer::Context() {
+  return {.pool = pool_, .scratch = &uploads_, .staging = &transfers_, .rank = ops_.rank};
+}
+
+void ExpertBalancer::Copy(void* to, const void* from, int64_t bytes) {
+  const auto words = [&](const void* data) {
+    return TensorView(const_cast<void*>(data), DType::kF32, {1, bytes / 4});
+  };
+  BT_CHECK(bytes % 4 == 0);
+  ops_.small->copy(Context(), words(to), words(from));
 }
 
 void ExpertBalancer::Start(const ExpertBalanceOptions& options, SlabExchange& slabs) {
@@ -46,21 +128,26 @@ void ExpertBalancer::Start(const ExpertBalanceOptions& options, SlabExchange& sl
   options_ = options;
   slabs_ = &slabs;
   since_ = options.interval * 3 / 4;
+  DropRows();  // of trials
 }
 
-ExpertCopies ExpertBalancer::CopiesOf(int32_t layer) {
-  Layer& of = layers_[static_cast<size_t>(layer)];
-  ExpertCopies copies{.first = of.copies.first, .slots = of.copies.slots, .rows = {}};
-  if (slabs_ != nullptr) copies.rows = of.rows;
-  return copies;
+ExpertCopies ExpertBalancer::CopiesOf(int32_t layer) const {
+  return layers_[static_cast<size_t>(layer)].copies;
 }
 
 void ExpertBalancer::BeginStep() {
   if (slabs_ == nullptr) return;
-  if (options_.log_interval > 0 && since_ % options_.log_interval == 0) LogStep();
-  TakeRows();
+  bool taken = false;
+  const auto take = [&] {
+    if (!std::exchange(taken, true)) TakeRows();
+  };
+  if (logs()) {
+    take();
+    LogStep();
+  }
   ++since_;
   if (since_ >= options_.interval && !moving()) {
+    take();
     AddUpLoads();
     since_ = 0;
   }
@@ -69,17 +156,39 @@ void ExpertBalancer::BeginStep() {
     if (!moving()) End();
     if (options_.gradual) break;
   }
-  counting_ = options_.interval - since_ <= options_.window;
+  const bool counts = options_.interval - since_ <= options_.window;
+  if (logs()) {
+    take();  // so that the next line is about this step alone
+  } else if (counts && !counting_ && !taken) {
+    DropRows();
+  }
+  counting_ = counts;
 }
 
-// Of the step before this one.
+// Of all steps since they were taken or dropped.
 void ExpertBalancer::TakeRows() {
+  const Status fetched =
+      ops_.fetch(Context(), taken_.data(), counts_.data(), counts_.size() * sizeof(int64_t));
+  if (!fetched.ok()) BT_LOG(Error, "{}", fetched.message());
+  BT_CHECK(fetched.ok());
+  transfers_.Reset();  // what went through it has arrived
+  const int64_t* rows = taken_.data();
+  const int64_t* earlier = rows + taken_.size() / 2;
   for (Layer& layer : layers_) {
     for (size_t slot = 0; slot < layer.rows.size(); ++slot) {
-      const int64_t rows = std::exchange(layer.rows[slot], 0);
-      if (counting_) layer.loads[static_cast<size_t>(layer.placed[slot])] += rows;
+      layer.rows[slot] = *rows++;
+      const int64_t before = *earlier++;
+      if (!counting_) continue;
+      layer.loads[static_cast<size_t>(layer.placed[slot])] += layer.rows[slot];
+      layer.loads[static_cast<size_t>(layer.earlier_placed[slot])] += before;
     }
   }
+  DropRows();
+}
+
+void ExpertBalancer::DropRows() {
+  ops_.small->clear(
+      Context(), TensorView(counts_.data(), DType::kI64, {static_cast<int64_t>(counts_.size())}));
 }
 
 void ExpertBalancer::LogStep() {
@@ -148,10 +257,11 @@ void ExpertBalancer::PlanLayer(size_t index) {
   const auto begin = loads_.begin() + static_cast<std::ptrdiff_t>(at);
   const std::vector<double> loads(begin, begin + shape_.experts);
   const std::vector<double> now = RankLoads(shape_, layer.placed, loads);
-  ExpertSlots after = BalanceExperts(shape_, loads);
+  ExpertSlots after =
+      options_.place ? options_.place(shape_, layer.placed) : BalanceExperts(shape_, loads);
   const double before_max = *std::ranges::max_element(now);
   double after_max = std::ranges::max(RankLoads(shape_, after, loads));
-  const bool worth = after_max < before_max * (1 - kGainMin);
+  const bool worth = options_.place || after_max < before_max * (1 - kGainMin);
   if (!worth) after_max = before_max;
   means_ += std::accumulate(now.begin(), now.end(), 0.0) / static_cast<double>(now.size());
   busiest_before_ += before_max;
@@ -185,7 +295,7 @@ void ExpertBalancer::RunRound(Layer& layer, const Moves& moves) {
       const std::span<std::byte> staged(Staged(layer, down, move.to % each),
                                         static_cast<size_t>(bank.stride_bytes));
       if (from == rank_ && to == rank_) {
-        std::ranges::copy(Slab(bank, move.from % each), staged.begin());
+        Copy(staged.data(), bank.at(move.from % each).data, bank.stride_bytes);
       } else if (from == rank_) {
         out.push_back({.rank = to, .slab = Slab(bank, move.from % each)});
       } else if (to == rank_) {
@@ -200,18 +310,27 @@ void ExpertBalancer::RunRound(Layer& layer, const Moves& moves) {
   news_.moved_experts += moves.size();
 }
 
-// All ranks are here in the same step, so nobody needs what is overwritten.
+// All ranks are here in the same step, so nobody needs what is overwritten: what other ranks got of
+// it went out before.
 void ExpertBalancer::SwitchOver(Layer& layer) {
   for (const ExpertMove& move : arrived_) {
     const int32_t slot = move.to % SlotsOfRank(shape_);
     for (const bool down : {false, true}) {
       const PackedMatrix& bank = down ? layer.down : layer.gate_up;
-      std::memcpy(const_cast<void*>(bank.at(slot).data), Staged(layer, down, slot),
-                  static_cast<size_t>(bank.stride_bytes));
+      Copy(const_cast<void*>(bank.at(slot).data), Staged(layer, down, slot), bank.stride_bytes);
     }
   }
-  layer.placed = std::move(after_);
-  layer.copies = CopyTableOf(shape_, layer.placed);
+  // A layer is switched over once at most before rows are taken.
+  const auto rows = static_cast<int64_t>(layer.copies.rows.size_bytes());
+  Copy(layer.earlier.data(), layer.copies.rows.data(), rows);
+  ops_.small->clear(Context(), TensorView(layer.copies.rows.data(), DType::kI64,
+                                          {std::ssize(layer.copies.rows)}));
+  layer.earlier_placed = std::exchange(layer.placed, std::move(after_));
+  const std::vector<int32_t> host = HostTable(shape_, layer.placed);
+  const size_t bytes = host.size() * sizeof(int32_t);
+  uploads_.Reset();  // what was brought there before has been read when this arrives
+  const void* const brought = ops_.upload(Context(), uploads_, host.data(), bytes);
+  Copy(const_cast<int32_t*>(layer.copies.first.data()), brought, static_cast<int64_t>(bytes));
 }
 
 void ExpertBalancer::End() {

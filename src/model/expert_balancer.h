@@ -9,18 +9,26 @@
 // Every rank does the same in the same step, from numbers that are the same on all: nobody is told
 // anything but loads and weights. Rounds of one layer follow those of another. One thread, that of
 // the model.
+//
+// Tables, counts and weights lie in the memory of the operations, at fixed places, and are written
+// in the order of the steps: a step waits for none of that. Counts alone are read back, when a
+// window ends and for a line of the log.
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/status.h"
+#include "device/buffer.h"
 #include "model/layer_weights.h"
 #include "model/weight_slice.h"
 #include "ops/expert_copies.h"
+#include "ops/ops.h"
 #include "ops/slab_exchange.h"
 #include "parallel/expert_slots.h"
 
@@ -44,17 +52,28 @@ struct ExpertBalanceOptions {
   std::string model = {};    // its name in lines
   std::function<void(const BalanceNews&)> tell = {};  // behind each rearrangement
   int64_t step_bytes = int64_t{16} << 20;  // that a rank gets in a step; one expert at least
+  // For tests: the next placement, the same on all ranks, whatever it is worth. Empty: by loads.
+  std::function<ExpertSlots(const BalanceShape&, const ExpertSlots& now)> place = {};
 };
+
+// Bytes of a rank's tables and counts, of `layers` that have experts; without the staging of
+// weights, which is theirs (layer_weights.h).
+int64_t ExpertTableBytes(const BalanceShape& shape, int64_t layers);
 
 class ExpertBalancer {
  public:
-  // The experts of `weights` lie as they are loaded. `weights` must outlive this and stay in place.
-  ExpertBalancer(const RankShare& share, int32_t experts, const ModelWeights& weights);
+  // The experts of `weights` lie as they are loaded. `weights`, `ops` and `pool` (null: one thread)
+  // must outlive this, and weights stay in place. Takes memory.
+  static Result<std::unique_ptr<ExpertBalancer>> Create(const RankShare& share,
+                                                        int32_t experts,
+                                                        const ModelWeights& weights,
+                                                        const OpsTable& ops,
+                                                        ThreadPool* pool);
 
-  // From now on rows are counted and experts move; `slabs` must outlive this.
+  // From now on experts move; `slabs` must outlive this.
   void Start(const ExpertBalanceOptions& options, SlabExchange& slabs);
-  // Of a layer of this rank; empty: it has no experts. Valid until BeginStep.
-  ExpertCopies CopiesOf(int32_t layer);
+  // Of a layer of this rank; empty: it has no experts. Always the same.
+  ExpertCopies CopiesOf(int32_t layer) const;
   // Before each step in which any replica has rows, on all ranks.
   void BeginStep();
 
@@ -64,14 +83,26 @@ class ExpertBalancer {
   struct Layer {
     PackedMatrix gate_up, down;  // of this rank's slots; no rows: the layer has no experts
     ExpertSlots placed;
-    CopyTable copies;
-    std::vector<int64_t> rows;   // of each slot of all ranks, since the last step began
+    ExpertCopies copies;         // in the memory of the operations
+    std::span<int64_t> earlier;  // there: rows before the experts were moved last
+    ExpertSlots earlier_placed;  // where the experts lay then
+    std::vector<int64_t> rows;   // of each slot of all ranks, as they were taken last
     std::vector<int64_t> loads;  // of each expert, since the last rearrangement was due
   };
   using Moves = std::vector<ExpertMove>;
 
+  ExpertBalancer(const RankShare& share,
+                 int32_t experts,
+                 const ModelWeights& weights,
+                 const OpsTable& ops,
+                 ThreadPool* pool);
+  Status Place();
+  OpContext Context();
+  void Copy(void* to, const void* from, int64_t bytes);
   bool moving() const { return next_layer_ < layers_.size() || !rounds_.empty(); }
+  bool logs() const { return options_.log_interval > 0 && since_ % options_.log_interval == 0; }
   void TakeRows();
+  void DropRows();
   void LogStep();
   void AddUpLoads();
   void MoveSome();
@@ -83,8 +114,14 @@ class ExpertBalancer {
 
   const BalanceShape shape_;
   const int32_t rank_;  // among those that share the experts
+  const OpsTable& ops_;
+  ThreadPool* const pool_;
   std::byte* const staging_;
   std::vector<Layer> layers_;
+  Buffer tables_;               // first and slots of each layer, then the rows of all, then earlier
+  std::span<int64_t> counts_;   // in it: rows and earlier ones of all layers
+  std::vector<int64_t> taken_;  // as many
+  Arena uploads_, transfers_;   // memory of the operations; of the host, that copies go through
   ExpertBalanceOptions options_;
   SlabExchange* slabs_ = nullptr;  // null: not started
   int64_t since_ = 0;              // steps since a rearrangement was due

@@ -86,11 +86,8 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
   BT_ASSIGN_OR_RETURN(model->weights_,
                       LoadWeights(plan, source, ops, threads, options.progress, options.quiet));
   if (model->share_.layout.balanced_experts) {
-    if (ops.memory->kind() != DeviceKind::kCpu) {
-      return InvalidArgument("experts are balanced among ranks on CPUs so far (--enable-eplb)");
-    }
-    model->balancer_ =
-        std::make_unique<ExpertBalancer>(model->share_, config.experts, model->weights_);
+    BT_ASSIGN_OR_RETURN(model->balancer_, ExpertBalancer::Create(model->share_, config.experts,
+                                                                 model->weights_, ops, pool));
   }
   if (!options.quiet) LogUnused(source, config);
   const int64_t positions =

@@ -19,6 +19,7 @@ GpuRankArgs RankArgsOf(const K2Config& config,
   args.tensor = layout.tensor;
   args.decode_context = layout.decode_context;
   args.data = layout.data;
+  args.balances = layout.balanced_experts;
   args.rows_max = tokens_max;
   args.hidden = config.hidden;
   args.vocab = config.vocab;

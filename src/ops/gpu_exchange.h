@@ -61,6 +61,16 @@ struct ChunkRegion {
   int64_t flags() const { return chunks * ranks; }
 };
 
+// Slabs of experts that move, between any two ranks of a stage (comm/symmetric/trade.h): places in
+// the memory of who receives.
+inline constexpr int64_t kTradeLanes = 16, kTradePlaces = 2;
+inline constexpr int64_t kTradePieceBytes = int64_t{32} << 10;
+struct TradeRegion {
+  int64_t ranks = 0;  // of a stage, of all replicas
+  int64_t words() const { return ranks * kTradeLanes; }
+  int64_t bytes() const { return words() * kTradePlaces * kTradePieceBytes; }
+};
+
 // From one stage to the next: a lane has kPipeDepth places, and the reader says how many uses it is
 // done with (a word for each lane in the writer's memory).
 inline constexpr int64_t kPipeLanes = 1024;
@@ -72,15 +82,17 @@ struct MemoryPlan {
   ExchangeRegion columns, heads;  // of tensor ranks; of context ranks
   ExchangeRegion group;           // of replicas that share experts
   ChunkRegion chunks;
+  TradeRegion trade;  // of the ranks of a stage that move experts
 
   // Offsets in bytes. The failure word lies at 0. Before `packets` all is zeros at first, from
   // there on ones.
   size_t sum_counters = 0, columns_counters = 0, heads_counters = 0;
   size_t group_counters = 0, chunk_counters = 0, chunk_flags = 0;
+  size_t trade_sent = 0, trade_received = 0, trade_arrived = 0, trade_taken = 0;
   size_t sent_counters = 0, received_counters = 0, pipe_done = 0;
   size_t packets = 0;
   size_t sum_packets = 0, columns_packets = 0, heads_packets = 0, group_packets = 0;
-  size_t chunk_places = 0, pipe_packets = 0;
+  size_t chunk_places = 0, trade_places = 0, pipe_packets = 0;
   size_t bytes = 0;
 };
 
@@ -130,6 +142,9 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
     const int64_t chunks = Quotient(args.rows_max * row_bytes, kPieceBytes) + kGatheredMax;
     plan.chunks = {.chunks = std::clamp(chunks, kChunksLeast, kChunksMost), .ranks = args.data};
   }
+  if (args.balances && args.tensor * args.data <= kPeersMax && !args.nccl_only) {
+    plan.trade = {.ranks = args.tensor * args.data};
+  }
   const bool stages = args.ranks > args.tensor * args.data && !args.nccl_only;
 
   size_t at = 256;  // after the failure word
@@ -144,6 +159,10 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
   plan.group_counters = take(plan.group.counters() * 4);
   plan.chunk_counters = take(plan.chunks.counters() * 4);
   plan.chunk_flags = take(plan.chunks.flags() * 4);
+  plan.trade_sent = take(plan.trade.words() * 4);
+  plan.trade_received = take(plan.trade.words() * 4);
+  plan.trade_arrived = take(plan.trade.words() * 4);
+  plan.trade_taken = take(plan.trade.words() * 4);
   plan.sent_counters = take(stages ? kPipeLanes * 4 : 0);
   plan.received_counters = take(stages ? kPipeLanes * 4 : 0);
   plan.pipe_done = take(stages ? kPipeLanes * 4 : 0);
@@ -153,6 +172,7 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
   plan.heads_packets = take(plan.heads.bytes());
   plan.group_packets = take(plan.group.bytes());
   plan.chunk_places = take(plan.chunks.bytes());
+  plan.trade_places = take(plan.trade.bytes());
   plan.pipe_packets = take(stages ? kPipeBytes : 0);
   plan.bytes = at;
   return plan;

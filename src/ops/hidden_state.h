@@ -147,7 +147,7 @@ struct ExpertsHalfArgs {
   PackedMatrix gate_up, down;  // slots matrices [2 I, H]: gate rows, then up rows; [H, I]
   // [E] logical expert -> slot; with `copies`: slot of all ranks -> slot. -1: not held here.
   std::span<const int32_t> slot_of;
-  ExpertCopies copies = {};  // of balanced experts, on CPUs
+  ExpertCopies copies = {};  // of balanced experts
   // The shared experts, which see every token; n 0: none.
   PackedMatrix shared_gate_up, shared_down;  // [2 I', H], [H, I']
   ExpertsTap* tap = nullptr;

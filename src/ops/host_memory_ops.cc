@@ -86,25 +86,18 @@ void Pick(const OpContext&, TensorView tokens, TensorView logits, TensorView nam
   }
 }
 
-// Which of several copies: FNV-1a over what a row chose, best first, and the expert once more, so
-// that two experts of equally many copies need not lie on the same rank for all rows.
-uint32_t Mix(uint32_t hash, int32_t expert) {
-  return (hash ^ static_cast<uint32_t>(expert)) * 16777619u;
-}
-
 void ChooseCopies(const OpContext&, TensorView ids, const ExpertCopies& copies) {
   BT_CHECK(ids.rank == 2 && ids.dtype == DType::kI32);
   const auto experts = std::ssize(copies.first) - 1;
   for (int64_t t = 0; t < ids.dim(0); ++t) {
     const std::span<int32_t> row(ids.row<int32_t>(t), static_cast<size_t>(ids.dim(1)));
-    uint32_t hash = 2166136261u;
-    for (const int32_t expert : row) hash = Mix(hash, expert);
+    uint32_t hash = kCopyHashStart;
+    for (const int32_t expert : row) hash = MixChosen(hash, expert);
     for (int32_t& id : row) {
       BT_CHECK(id >= 0 && id < experts);
       const int32_t first = copies.first[static_cast<size_t>(id)];
       const auto count = static_cast<uint32_t>(copies.first[static_cast<size_t>(id) + 1] - first);
-      const uint32_t copy = count == 1 ? 0 : (Mix(hash, id) >> 8) % count;
-      id = copies.slots[static_cast<size_t>(first) + copy];
+      id = copies.slots[static_cast<size_t>(first) + ChosenCopy(hash, id, count)];
       if (!copies.rows.empty()) ++copies.rows[static_cast<size_t>(id)];
     }
   }

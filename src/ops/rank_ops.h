@@ -113,6 +113,7 @@ struct GpuRankArgs {
   int32_t rank = 0, ranks = 1;  // of the world
   int32_t tensor = 1, decode_context = 1;
   int32_t data = 1;        // replicas that share the experts
+  bool balances = false;   // the ranks of a stage move experts (SlabExchange)
   int64_t rows_max = 0;    // T of the largest step of a replica
   int64_t hidden = 0;      // H
   int64_t vocab = 0;       // columns of GatherColumns

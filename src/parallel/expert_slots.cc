@@ -74,7 +74,7 @@ std::vector<std::vector<ExpertMove>> RoundsOf(const BalanceShape& shape,
                                               int32_t each) {
   BT_CHECK(each > 0);
   struct Used {
-    std::vector<int32_t> sends, gets;
+    std::vector<int32_t> sends, gets, within;
     std::set<std::pair<int32_t, int32_t>> pairs;
   };
   std::vector<std::vector<ExpertMove>> rounds;
@@ -85,10 +85,14 @@ std::vector<std::vector<ExpertMove>> RoundsOf(const BalanceShape& shape,
       if (round == rounds.size()) {
         rounds.emplace_back();
         const std::vector<int32_t> none(static_cast<size_t>(shape.ranks), 0);
-        used.push_back({.sends = none, .gets = none, .pairs = {}});
+        used.push_back({.sends = none, .gets = none, .within = none, .pairs = {}});
       }
-      if (sender != getter) {
-        Used& now = used[round];
+      Used& now = used[round];
+      if (sender == getter) {
+        int32_t& within = now.within[static_cast<size_t>(getter)];
+        if (within == each) continue;
+        ++within;
+      } else {
         int32_t& sends = now.sends[static_cast<size_t>(sender)];
         int32_t& gets = now.gets[static_cast<size_t>(getter)];
         if (sends == each || gets == each || now.pairs.contains({sender, getter})) continue;

@@ -43,7 +43,7 @@ std::vector<ExpertMove> MovesBetween(const BalanceShape& shape,
                                      const ExpertSlots& after);
 
 // The moves in rounds: in each a rank sends at most `each` slots and gets at most `each`, at most
-// one each way between two ranks. Moves within a rank are in the first round.
+// one each way between two ranks, and moves at most `each` within itself.
 std::vector<std::vector<ExpertMove>> RoundsOf(const BalanceShape& shape,
                                               const std::vector<ExpertMove>& moves,
                                               int32_t each);

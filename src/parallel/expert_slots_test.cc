@@ -48,13 +48,16 @@ TEST(ExpertSlotsTest, RoundsOfMovesLeadToThePlacement) {
     ExpertSlots reached = before;
     size_t count = 0;
     for (const auto& now : RoundsOf(shape, moves, 2)) {
-      std::map<int32_t, int> sends, gets;
+      std::map<int32_t, int> sends, gets, within;
       std::set<std::pair<int32_t, int32_t>> pairs;
       for (const ExpertMove& move : now) {
         ++count;
         reached[static_cast<size_t>(move.to)] = before[static_cast<size_t>(move.from)];
         const int32_t from = RankOfSlot(shape, move.from), to = RankOfSlot(shape, move.to);
-        if (from == to) continue;
+        if (from == to) {
+          EXPECT_LE(++within[from], 2);
+          continue;
+        }
         EXPECT_TRUE(pairs.insert({from, to}).second);
         EXPECT_LE(++sends[from], 2);
         EXPECT_LE(++gets[to], 2);

@@ -124,22 +124,12 @@ Status CheckExpertGroup(const ParallelLayout& layout) {
   return {};
 }
 
-Status CheckExpertBalance(const ParallelLayout& layout, bool gpus, bool deterministic) {
-  if (!layout.balanced_experts) return {};
-  constexpr const char* kStay = "leave it out: experts stay where --expert-placement-strategy puts";
-  if (gpus) {
-    return InvalidArgument(fmt::format(
-        "--enable-eplb: experts are moved among ranks on CPUs so far, GPUs do not move theirs "
-        "yet; {} them",
-        kStay));
-  }
-  if (deterministic) {
-    return InvalidArgument(fmt::format(
-        "--enable-eplb with --deterministic: which rank computes an expert follows from what "
-        "others asked before, and with it the order of a row's sums; {} them",
-        kStay));
-  }
-  return {};
+Status CheckExpertBalance(const ParallelLayout& layout, bool deterministic) {
+  if (!layout.balanced_experts || !deterministic) return {};
+  return InvalidArgument(
+      "--enable-eplb with --deterministic: which rank computes an expert follows from what "
+      "others asked before, and with it the order of a row's sums; leave it out: experts stay "
+      "where --expert-placement-strategy puts them");
 }
 
 Status CheckEncoderHeads(const ParallelLayout& layout, int32_t heads) {

@@ -62,7 +62,7 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape);
 Status CheckExpertGroup(const ParallelLayout& layout);
 
 // Whether experts can be balanced like that. kInvalidArgument: what to leave out.
-Status CheckExpertBalance(const ParallelLayout& layout, bool gpus, bool deterministic);
+Status CheckExpertBalance(const ParallelLayout& layout, bool deterministic);
 
 // Whether the tensor ranks can each have as many heads of a picture encoder. kInvalidArgument:
 // which flag to change.

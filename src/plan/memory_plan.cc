@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/expert_balancer.h"
 #include "model/k2_model.h"
 #include "model/model_ranks.h"
 #include "model/weight_slice.h"
@@ -42,7 +43,8 @@ void AddExchange(const K2Config& config, const PlanOptions& o, std::vector<PlanI
   const GpuRankArgs args = RankArgsOf(config, layout, 0, o.max_num_batched_tokens, DType::kBf16);
   out.push_back(
       {"exchange of ranks", static_cast<int64_t>(cuda::PlanMemory(args).bytes), "in all steps"});
-  if (layout.pipeline > 1 || std::max(layout.tensor, layout.data) > cuda::kPeersMax) {
+  const int32_t moving = layout.balanced_experts ? layout.expert_ranks() : 1;
+  if (layout.pipeline > 1 || std::max({layout.tensor, layout.data, moving}) > cuda::kPeersMax) {
     out.push_back({"NCCL", kNcclBytes, "assumed; between nodes"});
   }
 }
@@ -164,6 +166,11 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   const int64_t of_attention = AttentionScratch(c, o, rows, gathered, act);
 
   std::vector<PlanItem> out;
+  if (o.layout.balanced_experts) {
+    out.push_back({"where experts lie",
+                   ExpertTableBytes(BalanceShapeOf(o.layout, c.experts), c.layers - c.dense_layers),
+                   "--enable-eplb"});
+  }
   out.push_back({"activations", tokens * (per_token + context), fmt::format("{} tokens", tokens)});
   if (o.layout.data > 1) {
     // As they are computed with, and on CPUs as they travel: there with what experts chose, back as

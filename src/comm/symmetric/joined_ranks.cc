@@ -1,5 +1,6 @@
 #include "comm/symmetric/joined_ranks.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@ namespace {
 // The groups of a rank; ranks of the world in the order of the group.
 struct Groups {
   std::vector<int32_t> tensor, context, pipeline, data;
+  std::vector<int32_t> stage;  // of all replicas: those that share the experts
 };
 
 Groups GroupsOf(const GpuRankArgs& args) {
@@ -30,6 +32,9 @@ Groups GroupsOf(const GpuRankArgs& args) {
   const int32_t place = args.rank % of_replica, replica = args.rank - place;
   for (int32_t i = tensor; i < of_replica; i += args.tensor) groups.pipeline.push_back(replica + i);
   for (int32_t i = place; i < args.ranks; i += of_replica) groups.data.push_back(i);
+  for (int32_t i = place - tensor; i < args.ranks; i += of_replica) {
+    for (int32_t j = 0; j < args.tensor; ++j) groups.stage.push_back(i + j);
+  }
   return groups;
 }
 
@@ -50,17 +55,17 @@ Status CheckArgs(const GpuRankArgs& args) {
 }
 
 // What must be equal on all ranks.
-using Sizes = std::array<int64_t, 11>;
+using Sizes = std::array<int64_t, 12>;
 
 Sizes SizesOf(const GpuRankArgs& args) {
-  return {args.ranks,     args.tensor, args.decode_context,  args.rows_max,
-          args.hidden,    args.vocab,  args.head_bytes,      args.patience_ms,
-          args.nccl_only, args.data,   args.expert_row_bytes};
+  return {args.ranks,       args.tensor,    args.decode_context, args.rows_max,
+          args.balances,    args.hidden,    args.vocab,          args.head_bytes,
+          args.patience_ms, args.nccl_only, args.data,           args.expert_row_bytes};
 }
 
 // Ranks of other groups with the same memory or id never meet: the members alone read them.
 struct Ids {
-  NcclId tensor, context, pipeline, data;
+  NcclId tensor, context, pipeline, data, stage;
 };
 
 bool NeighboursReach(const PeerWorld& world, const std::vector<int32_t>& ranks) {
@@ -100,6 +105,9 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
   for (const int32_t rank : groups.data) {
     if (rank != args.rank) near.push_back(rank);
   }
+  for (const int32_t rank : groups.stage) {
+    if (args.balances && !std::ranges::count(near, rank)) near.push_back(rank);
+  }
   for (size_t i = 0; i < groups.pipeline.size(); ++i) {
     if (groups.pipeline[i] != args.rank) continue;
     if (i > 0) near.push_back(groups.pipeline[i - 1]);
@@ -121,6 +129,8 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
   const bool pipeline_nccl = groups.pipeline.size() > 1 && !pipeline_memory;
   const bool data_memory = plan.group.ranks > 0 && world.ReachEachOther(groups.data);
   const bool data_nccl = args.data > 1 && !data_memory;
+  const bool stage_memory = plan.trade.ranks > 0 && world.ReachEachOther(groups.stage);
+  const bool stage_nccl = args.balances && !stage_memory;
   std::shared_ptr<const Nccl> nccl;
   Ids ids;
   well = {};
@@ -130,7 +140,7 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
     well = made.status();
     if (made.ok()) *id = made.value();
   };
-  if (tensor_nccl || context_nccl || pipeline_nccl || data_nccl) {
+  if (tensor_nccl || context_nccl || pipeline_nccl || data_nccl || stage_nccl) {
     Result<std::shared_ptr<const Nccl>> opened = Nccl::Open();
     well = opened.status();
     if (opened.ok()) nccl = std::move(opened).value();
@@ -138,6 +148,7 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
     make_id(context_nccl, groups.context, &ids.context);
     make_id(pipeline_nccl, groups.pipeline, &ids.pipeline);
     make_id(data_nccl, groups.data, &ids.data);
+    make_id(stage_nccl, groups.stage, &ids.stage);
   }
   BT_ASSIGN_OR_RETURN(const std::vector<Ids> all_ids, meeting.All(well, ids));
 
@@ -180,6 +191,22 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
     }
     return {};
   };
+  const auto join_stage = [&]() -> Status {
+    if (!args.balances) return {};
+    JoinedRanks* const self = joined.get();
+    const GpuSlabs::Args of{
+        .ops = args.ops, .replicas = self->experts(), .replica_count = args.data, .status = [self] {
+          return self->status();
+        }};
+    if (stage_memory) {
+      BT_ASSIGN_OR_RETURN(self->slabs_, GpuSlabs::OverMemory(of, self->world_, plan, groups.stage,
+                                                             args.rank, args.patience_ms));
+      return {};
+    }
+    BT_ASSIGN_OR_RETURN(auto group, join_nccl(groups.stage, &Ids::stage));
+    BT_ASSIGN_OR_RETURN(self->slabs_, GpuSlabs::ByNccl(of, std::move(group)));
+    return {};
+  };
   // All are well before any waits for others inside NCCL.
   BT_RETURN_IF_ERROR(meeting.All(well));
   well = join(groups.tensor, tensor_nccl, &Ids::tensor, args.vocab * 4, &joined->tensor_);
@@ -191,6 +218,7 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
     well = join(groups.pipeline, pipeline_nccl, &Ids::pipeline, 0, &joined->pipeline_);
   }
   if (well.ok()) well = join_replicas();
+  if (well.ok()) well = join_stage();
   BT_RETURN_IF_ERROR(meeting.All(well));
   return joined;
 }
@@ -210,7 +238,7 @@ Status JoinedRanks::status() const {
     if (group != nullptr) BT_RETURN_IF_ERROR(group->status());
   }
   if (nccl_exchange_ != nullptr) BT_RETURN_IF_ERROR(nccl_exchange_->status());
-  return {};
+  return slabs_ == nullptr ? Status() : slabs_->status();
 }
 
 void JoinedRanks::Abort() {
@@ -231,6 +259,7 @@ void JoinedRanks::Abort() {
     if (group != nullptr) group->Abort();
   }
   if (nccl_exchange_ != nullptr) nccl_exchange_->Abort();
+  if (slabs_ != nullptr) slabs_->Abort();
 }
 
 ExpertExchange* JoinedRanks::experts() {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "comm/symmetric/gpu_slabs.h"
 #include "comm/symmetric/nccl_exchange.h"
 #include "comm/symmetric/nccl_ranks.h"
 #include "comm/symmetric/peer_exchange.h"
@@ -46,6 +47,7 @@ class JoinedRanks final : public RankOps {
   void ReceiveFromStageBefore(const OpContext& ctx, TensorView x) override;
 
   ExpertExchange* experts() override;
+  SlabExchange* slabs() override { return slabs_.get(); }
 
   // Of the tensor ranks, and of the replicas, where they share memory; else null. For measurements.
   PeerRanks* peers() const { return peers_; }
@@ -67,6 +69,7 @@ class JoinedRanks final : public RankOps {
   // Of the replicas; both null: one alone.
   std::unique_ptr<PeerExchange> peer_exchange_;
   std::unique_ptr<NcclExchange> nccl_exchange_;
+  std::unique_ptr<GpuSlabs> slabs_;  // null: experts stay where they are
 };
 
 }  // namespace baltoro::cuda

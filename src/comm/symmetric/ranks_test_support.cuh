@@ -91,6 +91,12 @@ struct Rank {
   }
 };
 
+// Memory of the GPU of the calling thread.
+inline const Memory& OwnGpu() {
+  int device = 0;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  return CudaMemory(device);
+}
 // `edit` may change the arguments of a rank. `run` is not called on ranks that did not join; what
 // they got instead is returned, by rank.
 inline std::vector<Status> RunRanks(const GpuRankArgs& like,
@@ -106,7 +112,13 @@ inline std::vector<Status> RunRanks(const GpuRankArgs& like,
       Rank self;
       self.rank = rank;
       self.all = &all;
+      // What ranks read of it.
+      OpsTable ops;
+      ops.memory = &OwnGpu();
+      ops.staging = &PinnedMemory();
+      ops.rank = self.ctx().rank;
       GpuRankArgs args = like;
+      args.ops = &ops;
       args.rank = rank;
       args.device = rank;
       args.exchange = [&exchange, rank](std::span<const std::byte> own, std::span<std::byte> to) {
@@ -147,12 +159,6 @@ inline void Delay(const OpContext& ctx, uint64_t ns) {
   CheckLaunch("delay");
 }
 
-// Memory of the GPU of the calling thread.
-inline const Memory& OwnGpu() {
-  int device = 0;
-  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
-  return CudaMemory(device);
-}
 // Zeroed.
 inline Buffer OnDevice(size_t bytes) {
   return Must(Buffer::Create(std::max<size_t>(bytes, 256), "test", OwnGpu()));

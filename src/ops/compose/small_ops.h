@@ -112,8 +112,8 @@ struct SmallOps {
                 TensorView bias,
                 const RouterParams&) = nullptr;
   // ids [T, k] i32, experts, become slots of all ranks. Which copy of an expert a row goes to
-  // follows from what it chose, all of it, and so is the same on all ranks and beside any rows.
-  // Null: no rank balances its experts.
+  // follows from what it chose, all of it, and so is the same on all ranks and beside any rows. On
+  // a GPU a row that nobody reads, with no experts (-1), keeps none and is not counted.
   void (*choose_copies)(const OpContext&, TensorView ids, const ExpertCopies& copies) = nullptr;
   void (*expert_bank)(const OpContext&, const ExpertBankArgs&) = nullptr;
 };

@@ -72,6 +72,7 @@ void Route(const OpContext& ctx,
            TensorView logits,
            TensorView bias,
            const RouterParams& params);
+void ChooseCopies(const OpContext& ctx, TensorView ids, const ExpertCopies& copies);
 void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args);
 void Pick(const OpContext& ctx, TensorView tokens, TensorView logits, TensorView names);
 void Sample(const OpContext& ctx,

@@ -44,6 +44,7 @@ const SmallOps& CudaSmallOps() {
                                .head_attention = HeadAttention,
                                .swiglu = Swiglu,
                                .route = Route,
+                               .choose_copies = ChooseCopies,
                                .expert_bank = PlainBank};
   return kSmall;
 }
@@ -234,6 +235,7 @@ void LayerState::ExpertsOfGroup(const ExpertsHalfArgs& args, const NextHalf& nex
                        .params = args.params};
   Look(args.tap, chosen);
   if (shape_.slots) ChooseNone(Fresh(), chosen.ids, shape_.slots);
+  if (!args.copies.empty()) ChooseCopies(Fresh(), chosen.ids, args.copies);
   if (args.shared_gate_up.n > 0) AddShared(Fresh(), BankOf(args), {});
   Experts(args, chosen);
   Leave(next);
@@ -253,8 +255,9 @@ void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) 
   ExpertChoice choice{.logits = router_, .bias = args.router_bias, .params = args.params};
   bank.choice = &choice;
   const bool shared = args.shared_gate_up.n > 0;
-  const bool chooses = shared && (args.tap == nullptr || !args.tap->needs_ids()) &&
-                       PlanBank(context_, bank).chooses();
+  // What a bank chooses for itself are experts, not copies of them.
+  const bool needs_ids = !args.copies.empty() || (args.tap != nullptr && args.tap->needs_ids());
+  const bool chooses = shared && !needs_ids && PlanBank(context_, bank).chooses();
   if (!chooses) bank.choice = nullptr;
   ChooseExperts(args, before ? &*before : nullptr, !chooses);
   ChosenExperts chosen{.ids = ids_,
@@ -264,6 +267,7 @@ void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) 
                        .params = args.params,
                        .made = !chooses};
   Look(args.tap, chosen);
+  if (!args.copies.empty()) ChooseCopies(Fresh(), chosen.ids, args.copies);
   bank.ids = chosen.ids;
   bank.weights = chosen.weights;
   choice.logits = chosen.logits;

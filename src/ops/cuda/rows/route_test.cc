@@ -1,6 +1,10 @@
 // The choice of experts, held to the reference: ids exactly, weights to a rounding.
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
+#include <span>
+#include <utility>
 
 #include "device/cuda/device_info.h"
 #include "ops/cuda/cuda_fused.h"
@@ -148,6 +152,90 @@ GPU_TEST(ChooseNoneTest, RowsWithoutASlotHaveNoExperts) {
     std::memcpy(bytes.data(), want.data(), bytes.size());
     GPU_EXPECT(ids.FromDevice() == bytes);
   }
+}
+
+// Slots of all ranks, where every third expert lies twice and some lie more often.
+struct Copies {
+  explicit Copies(int32_t experts) {
+    for (int32_t e = 0; e < experts; ++e) {
+      first.push_back(static_cast<int32_t>(slots.size()));
+      const int32_t count = e % 7 == 0 ? 5 : e % 3 == 0 ? 2 : 1;
+      for (int32_t i = 0; i < count; ++i) slots.push_back(static_cast<int32_t>(slots.size()));
+    }
+    first.push_back(static_cast<int32_t>(slots.size()));
+    // As they come to lie: in no order.
+    std::mt19937_64 random(3);
+    std::ranges::shuffle(slots, random);
+    rows.assign(slots.size(), 0);
+  }
+  ExpertCopies view() { return {.first = first, .slots = slots, .rows = rows}; }
+
+  std::vector<int32_t> first, slots;
+  std::vector<int64_t> rows;
+};
+
+template <typename T>
+Tensor OnBoth(DType type, const std::vector<T>& values) {
+  Tensor tensor = Tensor::Vector(type, static_cast<int64_t>(values.size()));
+  std::memcpy(tensor.bytes().data(), values.data(), tensor.bytes().size());
+  tensor.ToDevice();
+  return tensor;
+}
+template <typename T>
+std::span<T> Elements(const TensorView& x) {
+  return {static_cast<T*>(x.data), static_cast<size_t>(x.num_elements())};
+}
+
+// Slots and counts are those of the CPU; counts are added to what was there.
+GPU_TEST(ChooseCopiesTest, AsOnCpus) {
+  Device device;
+  std::mt19937_64 random(4);
+  for (const auto& [experts, top_k] : {std::pair(384, 8), std::pair(8, 8), std::pair(1000, 32)}) {
+    Copies copies(experts);
+    const Tensor first = OnBoth(DType::kI32, copies.first),
+                 slots = OnBoth(DType::kI32, copies.slots);
+    Tensor counts = OnBoth(DType::kI64, copies.rows);
+    for (const int64_t rows : kRowCounts) {
+      Tensor ids(DType::kI32, rows, top_k);
+      std::vector<int32_t> all(static_cast<size_t>(experts));
+      std::iota(all.begin(), all.end(), 0);
+      for (int64_t t = 0; t < rows; ++t) {
+        std::ranges::shuffle(all, random);
+        std::copy_n(all.begin(), top_k, ids.host().row<int32_t>(t));
+      }
+      ids.ToDevice();
+      const bool counted = rows != kRowCounts[1];
+      const ExpertCopies there{
+          .first = Elements<const int32_t>(first.device()),
+          .slots = Elements<const int32_t>(slots.device()),
+          .rows = counted ? Elements<int64_t>(counts.device()) : std::span<int64_t>()};
+      ChooseCopies(device.ctx(), ids.device(), there);
+      device.Wait();
+      ExpertCopies here = copies.view();
+      if (!counted) here.rows = {};
+      ReferenceSmallOps().choose_copies({}, ids.host(), here);
+      const std::string name = std::to_string(experts) + " experts, rows " + std::to_string(rows);
+      ExpectSameBytes("copies of " + name, ids.FromDevice(), ids.bytes());
+      std::memcpy(counts.bytes().data(), copies.rows.data(), counts.bytes().size());
+      ExpectSameBytes("counts of " + name, counts.FromDevice(), counts.bytes());
+    }
+  }
+}
+
+GPU_TEST(ChooseCopiesTest, RowsOfNoExpertsKeepNoneAndAreNotCounted) {
+  Device device;
+  Copies copies(16);
+  const Tensor first = OnBoth(DType::kI32, copies.first), slots = OnBoth(DType::kI32, copies.slots);
+  const Tensor counts = OnBoth(DType::kI64, copies.rows);
+  Tensor ids = OnBoth(DType::kI32, std::vector<int32_t>(12, -1));
+  const TensorView rows(ids.device().data, DType::kI32, {3, 4});
+  ChooseCopies(device.ctx(), rows,
+               {.first = Elements<const int32_t>(first.device()),
+                .slots = Elements<const int32_t>(slots.device()),
+                .rows = Elements<int64_t>(counts.device())});
+  device.Wait();
+  GPU_EXPECT(ids.FromDevice() == std::vector<char>(12 * sizeof(int32_t), char(-1)));
+  GPU_EXPECT(counts.FromDevice() == std::vector<char>(copies.rows.size() * 8, char{0}));
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+#pragma once
+
+// Slabs of weights that ranks send each other (SlabExchange::Trade), over each other's memory: in
+// pieces, each of which the sender writes to a place in the receiver's memory and says so, and the
+// receiver takes from there and says so. Between two ranks a message travels in kTradeLanes lanes,
+// each with kTradePlaces places, used in turn; flags count uses and are never cleared. Nobody takes
+// part but the ranks of a message.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "comm/symmetric/peer_memory.h"
+#include "ops/cuda/launch/launch_stream.h"
+
+namespace baltoro::cuda {
+
+struct TradeMessage {
+  char* data = nullptr;  // at a multiple of 16 bytes
+  int64_t bytes = 0;     // a multiple of 16
+  int other = 0;         // rank of the group
+  bool sends = false;
+};
+
+// By rank of the group; [lane of rank r] means r * kTradeLanes + lane.
+struct TradeParams {
+  TradeMessage messages[2 * kPeersMax];  // one each way for another rank at most
+  int count = 0;
+  char* places[kPeersMax] = {};       // of each rank, for what it receives: [lane of the sender]
+  uint32_t* arrived[kPeersMax] = {};  // of each rank as a receiver: uses of [lane of the sender]
+  uint32_t* taken[kPeersMax] = {};    // of each rank as a sender: uses of [lane of the receiver]
+  uint32_t* sent_uses = nullptr;      // [lane of the receiver] so far, in own memory
+  uint32_t* received_uses = nullptr;  // [lane of the sender]
+  PeerWatch watch;
+};
+
+// Whether as many blocks as `ranks` of a group launch at once run at once on so many
+// multiprocessors: they wait for each other. Loads the kernel; why: LoadExchangeKernels.
+cudaError_t TradeFits(int ranks, int multiprocessors, bool* fits);
+void LaunchTrade(const LaunchStream& stream, const TradeParams& params);
+
+}  // namespace baltoro::cuda
