@@ -29,8 +29,8 @@ class GroupEngine {
  public:
   explicit GroupEngine(const ParallelLayout& layout, int32_t drafts = 0, bool balance = false) {
     const auto table = std::make_shared<ConstraintTable>();
-    Start(layout, test::TinyRanks(layout, table, {}, CpuOps(DType::kF32), drafts), table, drafts,
-          balance);
+    Start(layout, test::TinyRanks(layout, table, {}, CpuOps(DType::kF32), drafts, &moved_), table,
+          drafts, balance);
   }
   GroupEngine(const ParallelLayout& layout,
               const MakeRank& make,
@@ -55,6 +55,7 @@ class GroupEngine {
     return out;
   }
   ExpertGroup& group() { return *group_; }
+  BalanceStats moved() const { return moved_.stats(); }
 
  private:
   void Start(const ParallelLayout& layout,
@@ -77,6 +78,7 @@ class GroupEngine {
   }
 
   test::EventLog log_;
+  BalanceGauge moved_;
   std::unique_ptr<ExpertGroup> group_;
 };
 
@@ -107,7 +109,14 @@ TEST(GroupTeamTest, ReplicasAnswerAsOneRankDoesBusyOrIdle) {
         .data = 2,
         .whole_experts = true,
         .balanced_experts = true,
-        .redundant_experts = 4}}) {
+        .redundant_experts = 4},
+        ParallelLayout{
+            .data = 2, .whole_experts = true, .balanced_experts = true, .redundant_experts = 2},
+        ParallelLayout{.tensor = 2,
+        .data = 4,
+        .whole_experts = true,
+        .balanced_experts = true,
+        .redundant_experts = 8}}) {
     SCOPED_TRACE(layout.tensor * 10 + layout.data);
     GroupEngine engine(layout);
     const auto replicas = static_cast<size_t>(layout.data);
@@ -115,6 +124,9 @@ TEST(GroupTeamTest, ReplicasAnswerAsOneRankDoesBusyOrIdle) {
     // All at the last, while the others have nothing to do.
     EXPECT_EQ(engine.Answers(requests, [&](size_t) { return replicas - 1; }), one);
     EXPECT_GT(engine.group().stats_of(layout.data - 1).prompt_tokens_computed, 0u);
+    if (layout.balanced_experts) {
+      EXPECT_GE(engine.moved().moved_experts, 4u);
+    }
   }
 }
 

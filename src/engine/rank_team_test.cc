@@ -36,15 +36,18 @@ class TeamEngine {
                       const FixedSteps& fixed = {},
                       const OpsTable& ops = CpuOps(DType::kF32),
                       bool ahead = false,
-                      int32_t drafts = 0) {
+                      int32_t drafts = 0,
+                      int32_t heads = 4) {
     const auto table = std::make_shared<ConstraintTable>();
     std::unique_ptr<Executor> executor;
     if (layout.ranks() == 1) {
       executor = std::make_unique<LocalExecutor>(
-          test::MakeTinyWorker(nullptr, true, table, fixed, ops, drafts).value(), 1);
+          test::MakeTinyWorker(nullptr, true, table, fixed, ops, drafts, nullptr, heads).value(),
+          1);
     } else {
-      auto team = RankTeam::Start(layout, test::TinyRanks(layout, table, fixed, ops, drafts),
-                                  nullptr, ahead);
+      auto team = RankTeam::Start(
+          layout, test::TinyRanks(layout, table, fixed, ops, drafts, &balance_, heads), nullptr,
+          ahead);
       EXPECT_TRUE(team.ok()) << team.status().message();
       executor = std::move(team).value();
     }
@@ -65,6 +68,7 @@ class TeamEngine {
     return out;
   }
   EngineStats stats() const { return engine_->stats(); }
+  BalanceStats balance() const { return balance_.stats(); }
   void Submit(const Request& request) {
     const Status status = engine_->Submit(request);
     EXPECT_TRUE(status.ok()) << status.message();
@@ -77,6 +81,7 @@ class TeamEngine {
 
  private:
   EventLog log_;
+  BalanceGauge balance_;
   std::unique_ptr<LocalEngine> engine_;
 };
 
@@ -119,7 +124,26 @@ TEST(RankTeamTest, RanksAnswerAsOneDoes) {
     TeamEngine engine(layout);
     EXPECT_EQ(engine.Answers(), one);
     EXPECT_GT(engine.stats().prefix_hits, 0u);
+    if (layout.balanced_experts) {
+      EXPECT_GT(engine.balance().moved_experts, 8u);
+    }
   }
+}
+
+// Eight tensor ranks, as a guide has them, of a model with as many heads.
+TEST(RankTeamTest, EightRanksAmongWhichExpertsMoveAnswerAsOneDoes) {
+  const auto answers = [](const ParallelLayout& layout, uint64_t& moved) {
+    TeamEngine engine(layout, {}, CpuOps(DType::kF32), /*ahead=*/false, /*drafts=*/0, /*heads=*/8);
+    auto all = engine.Answers();
+    moved = engine.balance().moved_experts;
+    return all;
+  };
+  uint64_t moved = 0;
+  const std::vector<std::vector<TokenId>> one = answers({}, moved);
+  const ParallelLayout eight{
+      .tensor = 8, .whole_experts = true, .balanced_experts = true, .redundant_experts = 8};
+  EXPECT_EQ(answers(eight, moved), one);
+  EXPECT_GT(moved, 8u);
 }
 
 // The rank that samples proposes drafts; the others hear what was accepted.

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include "comm/thread_world.h"
@@ -277,13 +279,22 @@ std::vector<ParallelLayout> BalancedLayouts() {
       {.tensor = 4, .whole_experts = true, .balanced_experts = true},
       {.tensor = 2, .pipeline = 2, .whole_experts = true, .balanced_experts = true},
       {.data = 2, .whole_experts = true, .balanced_experts = true},
-      {.tensor = 2, .data = 2, .whole_experts = true, .balanced_experts = true}};
+      {.tensor = 2, .data = 2, .whole_experts = true, .balanced_experts = true},
+      {.tensor = 8, .whole_experts = true, .balanced_experts = true},
+      {.tensor = 2, .data = 4, .whole_experts = true, .balanced_experts = true}};
   layouts[0].redundant_experts = 2;
   layouts[2].redundant_experts = 8;
   layouts[2].experts_in_turn = true;
   layouts[3].redundant_experts = 4;
   layouts[4].redundant_experts = 4;
+  layouts[5].redundant_experts = layouts[6].redundant_experts = 8;
   return layouts;
+}
+
+// With BALTORO_LONG=1 every form is tried in every layout, and every layout both ways.
+bool Long() {
+  const char* const wanted = std::getenv("BALTORO_LONG");
+  return wanted != nullptr && std::string_view(wanted) == "1";
 }
 
 TEST(RanksTest, CopiesOfExpertsSayWhatOneExpertSays) {
@@ -297,6 +308,7 @@ TEST(RanksTest, ExpertsThatMoveSayWhatTheySaidBefore) {
                .balance = {{.window = 3, .interval = 4, .gradual = gradual, .step_bytes = 1}}};
     const std::vector<float> one = OnOne(setup);
     for (const ParallelLayout& layout : BalancedLayouts()) {
+      if (!gradual && layout.ranks() == 8 && !Long()) continue;
       SCOPED_TRACE(NameOf(layout) + (gradual ? "" : " at once"));
       for (const std::vector<float>& replica : OnRanks(setup, layout)) {
         EXPECT_TRUE(test::Near(replica, one, kSums));
@@ -315,25 +327,53 @@ TEST(RanksTest, ExpertsThatMoveSayWhatTheySaidBefore) {
   }
 }
 
+// A form of weights in which experts move, and how far from one rank's logits they may end.
+struct MovedForm {
+  Case setup;
+  // Of replicas of one rank each, and of replicas whose ranks share a row.
+  test::Tolerance whole, cut;
+};
+
+std::vector<MovedForm> MovedForms() {
+  constexpr test::Tolerance kBf16 = {.nmse = 1e-3, .max_abs = 0.3};
+  return {{.setup = {.form = WeightForm::kBf16}, .whole = kSums, .cut = kSums},
+          {.setup = {.form = WeightForm::kFp8Block}, .whole = kSums, .cut = kSums},
+          {.setup = {.form = WeightForm::kInt4Group}, .whole = kSums, .cut = kSums},
+          // W4A8, as above: which ranks a row's sum comes from decides its last bits, and these
+          // what is rounded to 8 bits.
+          {.setup = {.form = WeightForm::kInt4},
+           .whole = {.nmse = 1e-3, .max_abs = 0.3},
+           .cut = {.nmse = 0.1, .max_abs = 2}},
+          {.setup = {.act = DType::kBf16, .kv = KvForm::kBf16}, .whole = kBf16, .cut = kBf16},
+          {.setup = {.form = WeightForm::kInt4Group, .act = DType::kBf16, .kv = KvForm::kFp8},
+           .whole = kBf16,
+           .cut = kBf16}};
+}
+
+// Each form in the layouts at `places` of BalancedLayouts, or in all.
 TEST(RanksTest, ExpertsOfEveryFormMove) {
   const std::vector<ParallelLayout> all = BalancedLayouts();
-  const auto expect = [](Case setup, const ParallelLayout& layout, test::Tolerance tolerance) {
-    SCOPED_TRACE(fmt::format("{}, {}", NameOf(layout), WeightFormName(setup.form)));
+  const std::vector<std::vector<size_t>> places = {{}, {4, 5}, {0, 6}, {0, 3}, {5}, {6}};
+  const bool every = Long();
+  const std::vector<MovedForm> forms = MovedForms();
+  for (size_t form = 0; form < forms.size(); ++form) {
+    Case setup = forms[form].setup;
     setup.pieces = SmallPieces();
     setup.balance = {{.window = 8, .interval = 4, .step_bytes = int64_t{1} << 20}};
-    ExpectSame(setup, {layout}, tolerance);
-    EXPECT_GE(setup.news.front().moved_experts, 4U);
-  };
-  for (const WeightForm form : {WeightForm::kFp8Block, WeightForm::kInt4Group}) {
-    expect({.form = form}, all[0], kSums);
-    expect({.form = form}, all[4], kSums);
+    const std::vector<float> one = OnOne(setup);
+    for (size_t place = 0; place < all.size(); ++place) {
+      if (!every && std::ranges::find(places[form], place) == places[form].end()) continue;
+      const ParallelLayout& layout = all[place];
+      SCOPED_TRACE(fmt::format("{}, {}, {}", NameOf(layout), WeightFormName(setup.form),
+                               setup.act == DType::kBf16 ? "bf16" : "f32"));
+      const bool whole = layout.tensor == 1;
+      for (const std::vector<float>& replica : OnRanks(setup, layout)) {
+        EXPECT_TRUE(test::Near(replica, one, whole ? forms[form].whole : forms[form].cut));
+      }
+      EXPECT_GE(setup.news.front().moved_experts, 4U);
+      EXPECT_GE(setup.news.front().rearrangements, 2U);
+    }
   }
-  // W4A8, as above: which ranks a row's sum comes from decides its last bits, and these what is
-  // rounded to 8 bits.
-  expect({.form = WeightForm::kInt4}, all[3], {.nmse = 1e-3, .max_abs = 0.3});
-  expect({.form = WeightForm::kInt4}, all[0], {.nmse = 0.1, .max_abs = 2});
-  expect({.form = WeightForm::kInt4Group, .act = DType::kBf16, .kv = KvForm::kFp8}, all[4],
-         {.nmse = 1e-3, .max_abs = 0.3});
 }
 
 // Runs `act` for each rank of a tiny model on CPUs, each on a thread of its own.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/balance_gauge.h"
 #include "engine/local_ranks.h"
 #include "engine/testing/model_engine.h"
 #include "engine/worker.h"
@@ -25,18 +26,21 @@ inline SpeculationConfig TinyDrafts(int32_t drafts) {
   return speculation;
 }
 
-// Makes a worker of the tiny model; in float32, so that ranks choose what one rank chooses.
+// Makes a worker of the tiny model; in float32, so that ranks choose what one rank chooses. `gauge`
+// hears of experts that have moved.
 inline Result<std::unique_ptr<Worker>> MakeTinyWorker(ModelRanks* ranks,
                                                       bool samples,
                                                       std::shared_ptr<ConstraintTable> table,
                                                       const FixedSteps& fixed = {},
                                                       const OpsTable& ops = CpuOps(DType::kF32),
-                                                      int32_t drafts = 0) {
+                                                      int32_t drafts = 0,
+                                                      BalanceGauge* gauge = nullptr,
+                                                      int32_t heads = 4) {
   TinySource source(true);
   K2LoadOptions options;
   options.ranks = ranks;
   auto pool = std::make_unique<ThreadPool>(1);
-  const K2Config config = SmallConfig(/*layers=*/2, /*heads=*/4);
+  const K2Config config = SmallConfig(/*layers=*/2, heads);
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
                       K2Model::Load(config, source, ops, pool.get(), options));
   model->UseGraphs();  // of operations that have some
@@ -50,6 +54,10 @@ inline Result<std::unique_ptr<Worker>> MakeTinyWorker(ModelRanks* ranks,
   std::optional<ExpertBalanceOptions> balance;  // an expert moves in almost every step
   if (model->share().layout.balanced_experts)
     balance = {.window = 4, .interval = 4, .step_bytes = 1};
+  if (balance && gauge != nullptr) {
+    balance->tells = true;
+    balance->tell = [gauge](const BalanceNews& news) { gauge->Tell(news); };
+  }
   return Worker::Create({.max_num_seqs = kTinySeqs,
                          .max_num_batched_tokens = kTinyTokens,
                          .logits_rows_max = kTinySeqs * (1 + drafts) + 64,
@@ -66,12 +74,15 @@ inline MakeRank TinyRanks(const ParallelLayout& layout,
                           const std::shared_ptr<ConstraintTable>& table = {},
                           const FixedSteps& fixed = {},
                           const OpsTable& ops = CpuOps(DType::kF32),
-                          int32_t drafts = 0) {
-  return [layout, table, fixed, &ops, drafts](Link* link, bool samples) -> Result<RankParts> {
+                          int32_t drafts = 0,
+                          BalanceGauge* gauge = nullptr,  // of rank 0
+                          int32_t heads = 4) {
+  return [=, &ops](Link* link, bool samples) -> Result<RankParts> {
     RankParts parts;
     BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
     BT_ASSIGN_OR_RETURN(parts.worker,
-                        MakeTinyWorker(parts.ranks.get(), samples, table, fixed, ops, drafts));
+                        MakeTinyWorker(parts.ranks.get(), samples, table, fixed, ops, drafts,
+                                       link->rank() == 0 ? gauge : nullptr, heads));
     return parts;
   };
 }
