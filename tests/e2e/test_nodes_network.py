@@ -1,4 +1,5 @@
 """Nodes in network namespaces of their own, joined by a cable that can be pulled."""
+import json
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ import httpx2 as httpx  # which the client library uses
 import openai
 import pytest
 
-from nodes import SMALL, Cluster, Head, Node, wait_for
+from nodes import SMALL, Cluster, Head, Node, free_port, wait_for
 from test_nodes import PROMPTS, QUESTION, ask_all, endless
 
 HEAD, NODE = "10.233.77.1", "10.233.77.2"
@@ -98,6 +99,40 @@ def test_nodes_in_namespaces_answer_as_one_rank(cable, flags, layout):
     with Cluster(2, *layout, *flags, master=HEAD, wraps=cable.wraps(), wait=False) as cluster:
         ready(cluster)
         assert ask_all(client_of(flags), PROMPTS) == expected
+
+
+def text_of_metrics(flags):
+    return httpx.Client(transport=httpx.HTTPTransport(uds=flags[-1]), timeout=5).get("http://door/metrics").text
+
+
+def test_experts_move_between_nodes_while_a_group_answers(cable, flags):
+    """Four ranks and replicas that share 16 experts and 8 copies: weights go over the cable every few steps."""
+    alone = Head(*SMALL)
+    alone.wait_ready()
+    expected = ask_all(alone.client(), PROMPTS)
+    alone.stop()
+    eplb = {"num_redundant_experts": 8, "step_interval": 8, "window_size": 8}
+    common = [*SMALL, "--cpu-threads", "1", "-dp", "4", "-dpl", "2", "-ep", "--enable-eplb", "--eplb-config", json.dumps(eplb),
+              "-dpa", HEAD, "-dpp", str(free_port()), *flags[:2]]
+    wraps = cable.wraps()
+    node = Node(*common, "--headless", "-dpr", "2", wrap=wraps[1])
+    head = Head(*common, *flags[2:], wrap=wraps[0])
+    try:
+        assert head.says("Ready: unix socket", 90), head.text() + node.text()
+        assert head.says("2 of 4 ranks in this process") and node.says("2 of 4 ranks in this process")
+        client = client_of(flags)
+        assert ask_all(client, PROMPTS) == expected  # while experts move for the first time
+        assert ask_all(client, PROMPTS) == expected
+
+        def counted(name):
+            lines = [line for line in text_of_metrics(flags).splitlines() if line.startswith(f"baltoro:eplb_{name}_total{{")]
+            return sum(float(line.split()[-1]) for line in lines)
+        assert counted("rearrangements") >= 2 and counted("moved_experts") >= 20, head.text()
+        assert head.stop() == 0 and node.process.wait(10) == 0, head.text() + node.text()
+        assert "ERROR" not in head.text() + node.text()
+    finally:
+        head.process.kill()
+        node.stop()
 
 
 def test_a_pulled_cable_is_noticed_and_a_cable_put_back_is_used(cable, flags):
