@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "flags/availability.h"
+#include "flags/eplb_config.h"
 #include "flags/flag_reader.h"
 #include "flags/help.h"
 #include "flags/node_options.h"
@@ -129,6 +130,12 @@ constexpr FlagSpec kLayoutFlags[] = {
      .initial = "linear",
      .choices = "linear|round_robin",
      .help = "As of `serve`."},
+    {.name = "enable-eplb",
+     .kind = kBool,
+     .initial = "false",
+     .help = "As of `serve`: where --eplb-config asks for copies of experts, the nodes that begin "
+             "with them get their files too."},
+    {.name = "eplb-config", .kind = kJsonObject, .initial = "{}", .help = "As of `serve`."},
     {.name = "nnodes",
      .aliases = "-n",
      .kind = kInt,
@@ -175,6 +182,12 @@ Status ReadLayout(const FlagReader& flags, const Environment& environment, PullC
   std::string placement = "linear";
   flags.Get("expert-placement-strategy", placement);
   layout.experts_in_turn = placement == "round_robin";
+  Json eplb = Json::object();
+  flags.Get("eplb-config", eplb);
+  BT_ASSIGN_OR_RETURN(const BalanceConfig balance,
+                      ReadEplbConfig(eplb, flags.Is("enable-eplb"), out.notices));
+  layout.balanced_experts = balance.enabled;
+  layout.redundant_experts = balance.redundant_experts;
   for (const FlagSpec& spec : kLayoutFlags) layout.given = layout.given || flags.Has(spec.name);
   if (!layout.given) return {};
   NodeFlags nodes{.master_addr = "127.0.0.1"};  // nobody is met here

@@ -17,6 +17,8 @@ struct PullLayout {
   bool given = false;  // some flag of it; without, all files are wanted
   int tensor = 1, pipeline = 1;
   bool whole_experts = false, experts_in_turn = false;
+  bool balanced_experts = false;  // --enable-eplb
+  int redundant_experts = 0;
   int nodes = 1, node = 0;
 };
 

@@ -78,6 +78,14 @@ TEST(PullOptionsTest, ALayoutIsThatOfServe) {
           .layout;
   EXPECT_EQ(of_slurm.nodes, 2);
   EXPECT_EQ(of_slurm.node, 1);
+  const PullLayout balanced = Parsed({"o/n", "-tp", "8", "-ep", "--enable-eplb", "--eplb-config",
+                                      R"({"num_redundant_experts": 16})", "--nnodes", "2"})
+                                  .layout;
+  EXPECT_TRUE(balanced.balanced_experts);
+  EXPECT_EQ(balanced.redundant_experts, 16);
+  EXPECT_THAT(
+      ErrorOf({"o/n", "-tp", "8", "-ep", "--eplb-config", R"({"num_redundant_experts": 16})"}),
+      HasSubstr("needs --enable-eplb"));
   EXPECT_THAT(ErrorOf({"o/n", "-tp", "3", "--nnodes", "2"}),
               HasSubstr("cannot be dealt out evenly"));
   EXPECT_THAT(ErrorOf({"o/n", "-pp", "2", "--nnodes", "2", "--node-rank", "2"}),

@@ -52,29 +52,30 @@ class NodeShare {
       : config_(config) {
     for (const int32_t rank : RanksOfNode(layout, nodes, node)) {
       shares_.push_back({layout, PlaceOf(layout, rank)});
-      slots_.push_back(shares_.back().expert_slots(config));
+      std::vector<bool>& held = held_.emplace_back(static_cast<size_t>(config.experts), false);
+      for (const int32_t expert : shares_.back().held_experts(config)) {
+        held[static_cast<size_t>(expert)] = true;
+      }
     }
   }
 
   bool Reads(std::string_view stored_name) const {
     const std::string name = CanonicalName(stored_name);
     for (size_t i = 0; i < shares_.size(); ++i) {
-      if (Reads(shares_[i], slots_[i], name)) return true;
+      if (Reads(shares_[i], held_[i], name)) return true;
     }
     return false;
   }
 
  private:
-  bool Reads(const RankShare& share,
-             const std::vector<int32_t>& slots,
-             std::string_view name) const {
+  bool Reads(const RankShare& share, const std::vector<bool>& held, std::string_view name) const {
     const int64_t layer = LayerOf(name);
     if (layer >= 0) {
       const IndexRange layers = share.layers(config_);
       if (layer < layers.begin || layer >= layers.end) return false;
       const std::optional<size_t> expert =
           RoleOf(name) == TensorRole::kExperts ? ExpertOf(name) : std::nullopt;
-      return !expert || *expert >= slots.size() || slots[*expert] >= 0;
+      return !expert || *expert >= held.size() || held[*expert];
     }
     switch (RoleOf(name)) {
       case TensorRole::kEmbedding:
@@ -91,7 +92,9 @@ class NodeShare {
 
   const K2Config& config_;
   std::vector<RankShare> shares_;
-  std::vector<std::vector<int32_t>> slots_;  // of each share's experts
+  // Of each share: whether it begins with an expert, which it then reads. Balanced experts that
+  // move later come from the ranks that have them.
+  std::vector<std::vector<bool>> held_;
 };
 
 }  // namespace
@@ -132,7 +135,9 @@ Result<std::vector<std::string>> FilesOfOtherNodes(const ShardIndex& index,
   const ParallelLayout ranks{.tensor = layout.tensor,
                              .pipeline = layout.pipeline,
                              .whole_experts = layout.whole_experts,
-                             .experts_in_turn = layout.experts_in_turn};
+                             .experts_in_turn = layout.experts_in_turn,
+                             .balanced_experts = layout.balanced_experts,
+                             .redundant_experts = layout.redundant_experts};
   BT_RETURN_IF_ERROR(CheckLayout(ranks, ShapeOf(config)));
   BT_RETURN_IF_ERROR(CheckNodes(ranks, layout.nodes));
   const NodeShare share(config, ranks, layout.nodes, layout.node);

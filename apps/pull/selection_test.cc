@@ -94,9 +94,32 @@ TEST_F(NodeFilesTest, WholeExpertsAreOnOneNode) {
   EXPECT_THAT(LeftOut(second), ElementsAre("layer4"));
 }
 
+// Slots of four ranks, two of them on each node: the twelve begin as 0 to 7, and 0 to 3 once more.
+TEST_F(NodeFilesTest, ANodeReadsTheCopiesThatItBeginsWith) {
+  for (int expert = 0; expert < 8; ++expert) {
+    index_.files[fmt::format("expert{}", expert)] = {
+        fmt::format("language_model.model.layers.3.mlp.experts.{}.up_proj.weight", expert)};
+  }
+  PullLayout layout{.tensor = 4,
+                    .whole_experts = true,
+                    .balanced_experts = true,
+                    .redundant_experts = 4,
+                    .nodes = 2,
+                    .node = 0};
+  EXPECT_THAT(LeftOut(layout), ElementsAre("expert6", "expert7", "layer4"));
+  layout.node = 1;
+  EXPECT_THAT(LeftOut(layout), ElementsAre("expert4", "expert5", "layer4"));
+  layout.redundant_experts = 0;
+  EXPECT_THAT(LeftOut(layout), ElementsAre("expert0", "expert1", "expert2", "expert3", "layer4"));
+}
+
 TEST_F(NodeFilesTest, ALayoutThatDoesNotFitIsRefused) {
   EXPECT_THAT(LeftOut({.tensor = 3}), ElementsAre(HasSubstr("tensor-parallel-size")));
   EXPECT_THAT(LeftOut({.pipeline = 9}), ElementsAre(HasSubstr("pipeline-parallel-size")));
+  EXPECT_THAT(
+      LeftOut(
+          {.tensor = 4, .whole_experts = true, .balanced_experts = true, .redundant_experts = 3}),
+      ElementsAre(HasSubstr("num_redundant_experts")));
 }
 
 }  // namespace
