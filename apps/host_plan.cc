@@ -117,7 +117,11 @@ Status CountPictures(const PlannedModel& planned,
                                       .ops = *backend.ops,
                                       .gpu = backend.gpu.has_value(),
                                       .ranks_here = options.layout.ranks() / config.nodes}));
-  if (pictures.choice) options.pictures = pictures.choice->bytes;
+  if (!pictures.choice) return {};
+  options.pictures = pictures.choice->bytes;
+  if (const std::string& why = pictures.choice->note; !why.empty()) {
+    options.pictures.note = "whole: " + why;
+  }
   return {};
 }
 
@@ -134,6 +138,7 @@ Result<MemoryPlan> PlanHost(const PlannedModel& planned,
   }
   PlanOptions options;
   options.layout = LayoutOf(config);
+  options.nodes = config.nodes;
   BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
   BT_RETURN_IF_ERROR(CheckNodes(options.layout, config.nodes));
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model.config));
@@ -215,6 +220,12 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
   if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config, apart));
   BT_ASSIGN_OR_RETURN(out.memory, PlanHost(model, config, backend, /*here=*/!gpu,
                                            options.gpu_memory_utilization, apart));
+  if (const std::string& note = out.memory->options.pictures.note;
+      !note.empty() && !config.mm_encoder_tp_mode.empty()) {
+    out.notices.push_back(
+        fmt::format("--mm-encoder-tp-mode {} has no effect here: the encoder is {}",
+                    config.mm_encoder_tp_mode, note));
+  }
   if (!Fits(*out.memory)) out.misfit = Misfit(*out.memory, gpu ? "cuda" : options.device);
   return out;
 }

@@ -18,6 +18,7 @@ namespace {
 struct Ran {
   EngineConfig config;
   MemoryPlan plan;
+  std::vector<std::string> notices = {};
 };
 
 Ran PlanOf(std::vector<std::string> args, bool gpu) {
@@ -31,6 +32,7 @@ Ran PlanOf(std::vector<std::string> args, bool gpu) {
       PlanRun(options, {.described = DescribeModel("Kimi-K2.5").value()}, device, out.config);
   EXPECT_TRUE(plan.ok()) << plan.status().message();
   out.plan = plan.value().memory.value();
+  out.notices = plan.value().notices;
   return out;
 }
 
@@ -83,6 +85,29 @@ TEST(HostPlanTest, AGpuCountsThemToo) {
   const RankPlan rank = PlanOf({"-tp", "8"}, /*gpu=*/true).plan.stages.front();
   EXPECT_GT(BytesOf(rank.weights, "picture encoder"), 0);
   EXPECT_GT(BytesOf(rank.arenas, "pictures being encoded"), 0);
+}
+
+// Where the flag asks for parts of the encoder, and there are none.
+TEST(HostPlanTest, AnEncoderThatIsNotCutSaysWhy) {
+  const auto note = [](const RankPlan& rank) {
+    for (const PlanItem& item : rank.weights) {
+      if (item.name == "picture encoder") return item.note;
+    }
+    return std::string("no encoder");
+  };
+  const std::vector<std::string> asked = {"-tp", "8", "--mm-encoder-tp-mode", "weights"};
+  const Ran gpu = PlanOf(asked, /*gpu=*/true);
+  EXPECT_EQ(note(gpu.plan.stages.front()), "whole: a GPU has no operations for a part of it");
+  ASSERT_EQ(gpu.notices.size(), 1u);
+  EXPECT_EQ(gpu.notices[0],
+            "--mm-encoder-tp-mode weights has no effect here: the encoder is whole: a GPU has no "
+            "operations for a part of it");
+  const Ran unasked = PlanOf({"-tp", "8"}, /*gpu=*/true);
+  EXPECT_EQ(note(unasked.plan.stages.front()), note(gpu.plan.stages.front()));
+  EXPECT_TRUE(unasked.notices.empty());
+  const Ran cpu = PlanOf(asked, /*gpu=*/false);
+  EXPECT_EQ(note(cpu.plan.stages.front()), "");
+  EXPECT_TRUE(cpu.notices.empty());
 }
 
 }  // namespace

@@ -125,6 +125,12 @@ Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
                     out.first + out.here - 1, out.total));
   }
   out.share_experts = out.total > 1 && flags.Is("enable-expert-parallel");
+  // As upstream has it.
+  if (out.here == 0 && flags.Is("headless")) {
+    return InvalidArgument(
+        "--data-parallel-size-local 0 with --headless: a node without a web server has replicas, 1 "
+        "or more");
+  }
   if (out.total == 1 || !OwnDoor(flags).empty()) return out;
   if (flags.Is("headless")) BT_RETURN_IF_ERROR(HasNoDoor(flags));
   if (out.share_experts) {

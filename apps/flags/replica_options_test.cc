@@ -120,6 +120,10 @@ TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
 
 TEST(ReplicaOptions, WhatIsNotThereSaysWhatIs) {
   EXPECT_THAT(Error({"-dp", "4", "-dpl", "0"}), HasSubstr("--data-parallel-hybrid-lb"));
+  for (const char* start : {"0", "2"}) {
+    EXPECT_THAT(Error({"-dp", "4", "-dpl", "0", "-dpr", start, "--headless", "-dpa", "127.0.0.1"}),
+                HasSubstr("--data-parallel-size-local 0 with --headless"));
+  }
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "1", "-ep"}), HasSubstr("--enable-expert-parallel"));
   EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-ep", "--data-parallel-hybrid-lb"}),
               HasSubstr("--enable-expert-parallel"));

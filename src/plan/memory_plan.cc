@@ -11,6 +11,7 @@
 #include "model/model_ranks.h"
 #include "model/weight_slice.h"
 #include "ops/gpu_exchange.h"
+#include "parallel/nodes.h"
 
 namespace baltoro {
 namespace {
@@ -36,6 +37,35 @@ constexpr int64_t kKeyPieces = 2 * 132;       // of contexts, two a multiprocess
 constexpr int64_t kExpertTokens = 2048, kGroupExpertTokens = 4096;
 constexpr int64_t kExpandedTokens = 8192;
 
+// The groups of a rank that go by NCCL, as JoinedRanks (comm/symmetric) finds out when ranks meet:
+// those that are too large to share memory, or lie on several nodes. Stages are taken to be apart.
+int32_t NcclGroups(const ParallelLayout& layout, int32_t nodes) {
+  const bool dealt = CheckNodes(layout, nodes).ok();
+  bool tensor_apart = false, context_apart = false, data_apart = false, experts_apart = false;
+  for (int32_t rank = 0; nodes > 1 && rank < layout.ranks(); ++rank) {
+    const RankPlace place = PlaceOf(layout, rank);
+    const int32_t first = rank - place.tensor;
+    const int32_t neighbours = first + place.tensor / layout.decode_context * layout.decode_context;
+    const int32_t of_first_replica = rank % (layout.ranks() / layout.data);
+    const auto apart = [&](int32_t other) {
+      return !dealt || NodeOfRank(layout, nodes, rank) != NodeOfRank(layout, nodes, other);
+    };
+    tensor_apart = tensor_apart || apart(first);
+    context_apart = context_apart || apart(neighbours);
+    data_apart = data_apart || apart(of_first_replica);
+    experts_apart = experts_apart || apart(place.stage * layout.tensor);
+  }
+  const bool tensor = layout.tensor > 1 && (tensor_apart || layout.tensor > cuda::kPeersMax);
+  const bool context =
+      layout.decode_context > 1 && tensor && (context_apart || layout.tensor > cuda::kPeersMax);
+  const bool data = layout.data > 1 && (data_apart || layout.data > cuda::kPeersMax);
+  // Ranks among which experts move.
+  const bool experts =
+      layout.balanced_experts && (experts_apart || layout.expert_ranks() > cuda::kPeersMax);
+  return (tensor ? 1 : 0) + (context ? 1 : 0) + (layout.pipeline > 1 ? 1 : 0) + (data ? 1 : 0) +
+         (experts ? 1 : 0);
+}
+
 // What ranks bring so that others reach it, to the byte.
 void AddExchange(const K2Config& config, const PlanOptions& o, std::vector<PlanItem>& out) {
   const ParallelLayout& layout = o.layout;
@@ -43,9 +73,10 @@ void AddExchange(const K2Config& config, const PlanOptions& o, std::vector<PlanI
   const GpuRankArgs args = RankArgsOf(config, layout, 0, o.max_num_batched_tokens, DType::kBf16);
   out.push_back(
       {"exchange of ranks", static_cast<int64_t>(cuda::PlanMemory(args).bytes), "in all steps"});
-  const int32_t moving = layout.balanced_experts ? layout.expert_ranks() : 1;
-  if (layout.pipeline > 1 || std::max({layout.tensor, layout.data, moving}) > cuda::kPeersMax) {
-    out.push_back({"NCCL", kNcclBytes, "assumed; between nodes"});
+  if (const int32_t groups = NcclGroups(layout, o.nodes); groups > 0) {
+    out.push_back({"NCCL", groups * kNcclBytes,
+                   groups == 1 ? "assumed; between nodes"
+                               : fmt::format("assumed; {} groups between nodes", groups)});
   }
 }
 
@@ -229,7 +260,7 @@ RankPlan FullestRank(const ModelDescription& model, const PlanOptions& o, int32_
 // To a rank of the first stage.
 void AddPictures(const PictureBytes& pictures, RankPlan& rank) {
   if (pictures.total() == 0) return;
-  rank.weights.push_back({"picture encoder", pictures.weights, ""});
+  rank.weights.push_back({"picture encoder", pictures.weights, pictures.note});
   rank.arenas.push_back({"pictures being encoded", pictures.workspace, ""});
   rank.arenas.push_back({"encoded pictures", pictures.rows, "--mm-processor-cache-gb"});
 }

@@ -30,12 +30,15 @@ struct PictureBytes {
   int64_t weights = 0;
   int64_t workspace = 0;  // of what is being encoded
   int64_t rows = 0;       // of pictures that are encoded: --mm-processor-cache-gb
+  // Why the weights are all of the encoder's, where tensor ranks would otherwise have parts of it.
+  std::string note = {};
   int64_t total() const { return weights + workspace + rows; }
   bool operator==(const PictureBytes&) const = default;
 };
 
 struct PlanOptions {
   ParallelLayout layout;
+  int32_t nodes = 1;  // that its ranks are dealt out to
   DeviceSpec device;
   double utilisation = 0.9;    // of the device's memory; of no effect on a CPU
   int64_t kv_cache_bytes = 0;  // per rank; 0: what is left, on a CPU a quarter of it up to 4 GiB

@@ -70,6 +70,36 @@ TEST(MemoryPlanTest, RanksOnGpusBringWhatTheyExchangeThrough) {
   EXPECT_GT(ArenaOf(stages, "NCCL"), 0);
 }
 
+// A group whose ranks lie on several nodes is one of NCCL's, as one is of more ranks than share
+// memory.
+TEST(MemoryPlanTest, GroupsOverNodesTakeBuffersOfNccl) {
+  const ModelDescription model = Known("Kimi-K2.5");
+  const auto nccl = [&](const ParallelLayout& layout, int32_t nodes) {
+    PlanOptions options = On("h200", layout);
+    options.nodes = nodes;
+    return ArenaOf(Plan(model, options), "NCCL");
+  };
+  const int64_t one = nccl({.tensor = 8, .pipeline = 2}, 2);
+  EXPECT_GT(one, int64_t{200} << 20);
+  const ParallelLayout replicas{.tensor = 8, .data = 2, .whole_experts = true};
+  EXPECT_EQ(nccl(replicas, 1), 0);
+  EXPECT_EQ(nccl(replicas, 2), one);
+  EXPECT_EQ(nccl(replicas, 4), 2 * one);  // two nodes for each replica
+  EXPECT_EQ(nccl({.tensor = 8}, 1), 0);
+  EXPECT_EQ(nccl({.tensor = 8}, 2), one);
+  EXPECT_EQ(nccl({.tensor = 8, .decode_context = 4}, 2), one);  // context ranks of one node
+  EXPECT_EQ(nccl({.tensor = 8, .decode_context = 8}, 2), 2 * one);
+  EXPECT_EQ(nccl({.tensor = 16}, 1), one);
+  EXPECT_EQ(nccl({.data = 16, .whole_experts = true}, 1), one);
+  // Experts move among all ranks.
+  ParallelLayout balanced = replicas;
+  balanced.balanced_experts = true;
+  EXPECT_EQ(nccl(balanced, 1), one);
+  EXPECT_EQ(nccl(balanced, 2), 2 * one);
+  EXPECT_EQ(nccl({.tensor = 8, .whole_experts = true, .balanced_experts = true}, 1), 0);
+  EXPECT_EQ(nccl({.tensor = 8, .whole_experts = true, .balanced_experts = true}, 2), 2 * one);
+}
+
 // Whatever is taken before the first step has its place in the plan, so that a utilisation of 0.99
 // may be asked for.
 TEST(MemoryPlanTest, WhatAGpuTakesBesideTheFormulasIsCounted) {
