@@ -100,8 +100,6 @@ struct EngineInfo {
   double load_seconds = 0;
   double longest_step_seconds = 0;  // of a trial step of the largest size
   bool constraints = false;         // requests may carry a constraint
-  // To so many of the replicas: those whose tokens the head samples, where the constraints are.
-  int32_t constraint_replicas = 1;
   // Tokens that one picture may take in a prompt; 0: the model, or this engine, takes none.
   int32_t picture_tokens_max = 0;
   std::string no_pictures = {};  // why a model that has an encoder takes none here

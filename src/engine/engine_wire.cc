@@ -34,8 +34,8 @@ template <typename Fields>
 void VisitInfo(EngineInfo& i, const Fields& fields) {
   fields(i.model_type, i.max_model_len, i.vocab_size, i.replicas, i.num_blocks, i.kv_cache_tokens,
          i.kv_cache_bytes, i.kv_cache_dtype, i.load_seconds, i.longest_step_seconds, i.constraints,
-         i.constraint_replicas, i.picture_tokens_max, i.no_pictures, i.picture_rows,
-         i.picture_layers, i.picture_patches_max, i.picture_patch_bytes, i.picture_merge_rows,
+         i.picture_tokens_max, i.no_pictures, i.picture_rows, i.picture_layers,
+         i.picture_patches_max, i.picture_patch_bytes, i.picture_merge_rows,
          i.picture_merge_columns, i.picture_side_max, i.picture_frames_max, i.picture_ranks,
          i.picture_patch_tokens, i.picture_pair_tokens, i.fixed.prompt_chunk, i.fixed.decode_rows,
          i.fixed.key_part_blocks);

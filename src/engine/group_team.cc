@@ -28,6 +28,10 @@ class GroupTeam::Member final : public Executor {
   Result<StepResult> Finish() override { return team_->Finish(replica_); }
   bool Admits(bool full, bool asks) override { return team_->Admits(replica_, full, asks); }
   void Rest() override { team_->Rest(replica_); }
+  bool samples_elsewhere() const override {
+    const NodeWorld* const nodes = team_->nodes_.get();
+    return nodes != nullptr && NodeThatSamples(team_->layout_, nodes->nodes(), replica_) != 0;
+  }
   baltoro::Status status() const override { return team_->status(); }
   void Leave() override { team_->Leave(); }
 

@@ -35,6 +35,18 @@ SchedulerConfig MakeSchedulerConfig(const EngineConfig& config,
   return scheduler;
 }
 
+namespace {
+
+SchedulerConfig SchedulerConfigFor(const EngineConfig& config,
+                                   const EngineInfo& info,
+                                   const Executor& executor) {
+  SchedulerConfig scheduler = MakeSchedulerConfig(config, info, executor.stages());
+  scheduler.sends_constraints = executor.samples_elsewhere();
+  return scheduler;
+}
+
+}  // namespace
+
 std::optional<StepBudget> MakeStepBudget(const EngineConfig& config,
                                          const EngineInfo& info,
                                          int stages) {
@@ -54,7 +66,7 @@ LocalEngine::LocalEngine(const EngineConfig& config,
     : info_(info),
       balance_(std::move(balance)),
       executor_(std::move(executor)),
-      loop_(MakeSchedulerConfig(config, info, executor_->stages()),
+      loop_(SchedulerConfigFor(config, info, *executor_),
             *executor_,
             std::move(sink),
             factory,

@@ -40,11 +40,13 @@ Result<std::unique_ptr<LocalRanks>> StartRanksOfNode(NodeWorld& world,
 NodeFollower::NodeFollower(const EngineInfo& info,
                            const StepPlanLimits& limits,
                            const ParallelLayout& layout,
+                           FollowedConstraints constraints,
                            std::unique_ptr<NodeWorld> world,
                            std::unique_ptr<LocalRanks> ranks)
     : info_(info),
       limits_(limits),
       layout_(layout),
+      constraints_(std::move(constraints)),
       world_(std::move(world)),
       ranks_(std::move(ranks)),
       thread_([this] { Follow(); }) {}
@@ -84,21 +86,30 @@ void NodeFollower::Follow() {
   }
 }
 
+bool NodeFollower::SampledHere(size_t replica) const {
+  return layout_.data > 1 &&
+         NodeThatSamples(layout_, world_->nodes(), static_cast<int32_t>(replica)) == world_->node();
+}
+
 Status NodeFollower::TakeOne() {
   BT_ASSIGN_OR_RETURN(const std::string bytes, world_->Receive());
   BT_ASSIGN_OR_RETURN(const PlanMessages messages,
                       ParseMessages(bytes, limits_, static_cast<size_t>(layout_.data)));
   ++plans_;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (SampledHere(i)) BT_RETURN_IF_ERROR(constraints_.Make(messages[i]->plan));
+  }
   BT_RETURN_IF_ERROR(ranks_->Send(messages));
-  return layout_.data > 1 ? TellResults(messages) : Status();
+  if (layout_.data > 1) BT_RETURN_IF_ERROR(TellResults(messages));
+  constraints_.Forget();
+  return {};
 }
 
 Status NodeFollower::TellResults(const PlanMessages& messages) {
   std::vector<ReplicaResult> results;
   for (size_t i = 0; i < messages.size(); ++i) {
     const auto replica = static_cast<int32_t>(i);
-    const bool here = NodeThatSamples(layout_, world_->nodes(), replica) == world_->node();
-    if (!here || messages[i]->plan.empty()) continue;
+    if (!SampledHere(i) || messages[i]->plan.empty()) continue;
     std::optional<Result<StepResult>> result;
     while (!result.has_value()) {
       BT_RETURN_IF_ERROR(world_->status());

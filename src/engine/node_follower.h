@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "engine/engine.h"
+#include "engine/followed_constraints.h"
 #include "engine/local_ranks.h"
 #include "engine/node_world.h"
 
@@ -24,6 +25,7 @@ class NodeFollower final : public Engine {
   NodeFollower(const EngineInfo& info,
                const StepPlanLimits& limits,
                const ParallelLayout& layout,
+               FollowedConstraints constraints,
                std::unique_ptr<NodeWorld> world,
                std::unique_ptr<LocalRanks> ranks);
   ~NodeFollower() override;
@@ -40,12 +42,14 @@ class NodeFollower final : public Engine {
  private:
   void Follow();
   Status TakeOne();
+  bool SampledHere(size_t replica) const;
   // Of replicas that share experts: tells the head what those came to that are sampled here.
   Status TellResults(const PlanMessages& messages);
 
   const EngineInfo info_;
   const StepPlanLimits limits_;
   const ParallelLayout layout_;
+  FollowedConstraints constraints_;  // of what is sampled here; the thread's
   const std::unique_ptr<NodeWorld> world_;
   const std::unique_ptr<LocalRanks> ranks_;
   std::atomic<bool> alive_{true};

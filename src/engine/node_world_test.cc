@@ -262,7 +262,8 @@ std::vector<TokenId> Sums(int32_t nodes) {
     }
     auto ranks = StartRanksOfNode(*world, layout, Adding(3));
     ASSERT_TRUE(ranks.ok()) << ranks.status().message();
-    const NodeFollower follower({}, kLimits, layout, std::move(world), std::move(ranks).value());
+    const NodeFollower follower({}, kLimits, layout, {nullptr, nullptr}, std::move(world),
+                                std::move(ranks).value());
     // Until the head has left.
     while (follower.healthy()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   });
@@ -322,7 +323,8 @@ TEST(NodeFollowerTest, TheHeadNoticesThatANodeIsGone) {
     }
     auto ranks = StartRanksOfNode(*world, layout, Adding(2));
     ASSERT_TRUE(ranks.ok()) << ranks.status().message();
-    const NodeFollower follower({}, kLimits, layout, std::move(world), std::move(ranks).value());
+    const NodeFollower follower({}, kLimits, layout, {nullptr, nullptr}, std::move(world),
+                                std::move(ranks).value());
     head_started.wait();
     EXPECT_TRUE(follower.healthy());
   });

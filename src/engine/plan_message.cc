@@ -1,6 +1,9 @@
 #include "engine/plan_message.h"
 
+#include <span>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "request/wire.h"
 
@@ -9,6 +12,49 @@ namespace {
 
 constexpr size_t kResultBytesMin = sizeof(uint32_t);
 constexpr size_t kMessageBytesMin = 2 * sizeof(uint32_t);
+
+// Behind the plans: the constraints that they bring, and which sequence has which.
+void EncodeConstraints(WireWriter& writer, const PlanMessages& messages) {
+  std::unordered_map<const void*, uint32_t> places;  // from 1 on
+  std::vector<const SharedBytes*> all;
+  for (const auto& message : messages) {
+    for (const AdmittedSequence& admitted : message->plan.admitted) {
+      if (admitted.constraint.empty()) continue;
+      const auto next = static_cast<uint32_t>(all.size() + 1);
+      if (places.emplace(admitted.constraint.identity(), next).second) {
+        all.push_back(&admitted.constraint);
+      }
+    }
+  }
+  writer.Put(static_cast<uint32_t>(all.size()));
+  if (all.empty()) return;
+  for (const SharedBytes* bytes : all) writer.PutBytes(bytes->str());
+  for (const auto& message : messages) {
+    for (const AdmittedSequence& admitted : message->plan.admitted) {
+      writer.Put(admitted.constraint.empty() ? 0 : places.at(admitted.constraint.identity()));
+      writer.PutArray<TokenId>(admitted.constraint_ends);
+    }
+  }
+}
+
+Status DecodeConstraints(WireReader& reader,
+                         std::span<const std::shared_ptr<PlanMessage>> messages) {
+  std::vector<SharedBytes> all(reader.GetCount(sizeof(uint32_t)));
+  if (all.empty()) return {};
+  for (SharedBytes& bytes : all) bytes = SharedBytes(reader.GetBytes());
+  for (const auto& message : messages) {
+    for (AdmittedSequence& admitted : message->plan.admitted) {
+      const auto place = reader.Get<uint32_t>();
+      admitted.constraint_ends = reader.GetArray<TokenId>();
+      if (place == 0) continue;
+      if (place > all.size() || !admitted.constrained) {
+        return InvalidArgument("a plan message with a constraint that is nobody's");
+      }
+      admitted.constraint = all[place - 1];
+    }
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -34,6 +80,7 @@ std::string SerialiseMessages(const PlanMessages& messages) {
     for (const StepResult& result : message->finished) writer.PutBytes(SerialiseResult(result));
     writer.PutBytes(SerialisePlan(message->plan));
   }
+  EncodeConstraints(writer, messages);
   return writer.Take();
 }
 
@@ -42,7 +89,7 @@ Result<PlanMessages> ParseMessages(std::string_view bytes,
                                    size_t replicas) {
   WireReader reader(bytes);
   const size_t count = reader.GetCount(kMessageBytesMin);
-  PlanMessages messages;
+  std::vector<std::shared_ptr<PlanMessage>> messages;
   for (size_t i = 0; i < count && reader.ok(); ++i) {
     auto message = std::make_shared<PlanMessage>();
     message->finished.resize(reader.GetCount(kResultBytesMin));
@@ -54,9 +101,10 @@ Result<PlanMessages> ParseMessages(std::string_view bytes,
     BT_ASSIGN_OR_RETURN(message->plan, ParsePlan(plan, limits));
     messages.push_back(std::move(message));
   }
+  BT_RETURN_IF_ERROR(DecodeConstraints(reader, messages));
   BT_RETURN_IF_ERROR(reader.Finish("plan message"));
   if (messages.size() != replicas) return InvalidArgument("a plan message for other replicas");
-  return messages;
+  return PlanMessages(messages.begin(), messages.end());
 }
 
 std::string SerialiseResults(const std::vector<ReplicaResult>& results) {

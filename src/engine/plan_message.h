@@ -29,6 +29,7 @@ using PlanMessages = std::vector<std::shared_ptr<const PlanMessage>>;
 // What ranks that did not sample need of a result.
 StepResult Essence(const StepResult& result);
 
+// Constraints that several sequences share travel once.
 std::string SerialiseMessages(const PlanMessages& messages);
 // kInvalidArgument if anything is missing, too much, or beyond the limits, or they are not for so
 // many replicas.

@@ -60,6 +60,40 @@ TEST(PlanMessageTest, WhatIsDamagedOrBeyondTheLimitsIsRefused) {
   EXPECT_FALSE(parses(damaged));
 }
 
+// What two replicas' sequences share is there once, however large, and comes back as it was.
+TEST(PlanMessageTest, ConstraintsTravelWithThePlansThatNeedThem) {
+  const SharedBytes form(std::string(100'000, 'f')), other("other");
+  const auto admit = [](PlanMessage& message, int32_t slot, const SharedBytes& constraint) {
+    AdmittedSequence& admitted = message.plan.admitted.emplace_back();
+    admitted.slot = SlotId{slot};
+    admitted.prompt = {1};
+    if (constraint.empty()) return;
+    admitted.constrained = true;
+    admitted.constraint = constraint;
+    admitted.constraint_ends = {7, slot};
+  };
+  PlanMessage first = MakeMessage(), second = MakeMessage();
+  admit(first, 0, form);
+  admit(first, 2, {});
+  admit(second, 0, other);
+  admit(second, 3, form);
+  const PlanMessages messages = {std::make_shared<PlanMessage>(first),
+                                 std::make_shared<PlanMessage>(second)};
+  const std::string bytes = SerialiseMessages(messages);
+  EXPECT_LT(bytes.size(), 101'000u);
+  const auto read = ParseMessages(bytes, kLimits, 2);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(read.value()[i]->plan, messages[i]->plan);
+  for (size_t size = bytes.size() - 40; size < bytes.size(); ++size) {
+    EXPECT_FALSE(ParseMessages(bytes.substr(0, size), kLimits, 2).ok()) << size;
+  }
+  second.plan.admitted[0].constrained = false;  // and yet it has a form
+  EXPECT_FALSE(ParseMessages(SerialiseMessages({std::make_shared<PlanMessage>(first),
+                                                std::make_shared<PlanMessage>(second)}),
+                             kLimits, 2)
+                   .ok());
+}
+
 TEST(PlanMessageTest, ResultsOfANodeComeBackAsTheyWere) {
   const std::vector<ReplicaResult> results = {{.replica = 2, .result = MakeMessage().finished[0]},
                                               {.replica = 3, .result = {}}};

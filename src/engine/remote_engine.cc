@@ -137,12 +137,6 @@ Status RemoteEngine::Submit(Request request) {
   if (open.replica < 0 || open.replica >= std::ssize(queues_)) {
     return InvalidArgument("a request to replicas that share experts names one of them");
   }
-  if (!luggage.constraints.empty() && open.replica >= info_->constraint_replicas) {
-    return Status(Code::kUnavailable,
-                  fmt::format("data parallel rank {} is on another node than the head, and answers "
-                              "no request whose output has a form: the first {} do",
-                              open.replica, info_->constraint_replicas));
-  }
   Queue& queue = QueueOf(open);
   if (queue.requests >= config_.max_queued_requests ||
       queue.tokens + tokens > kQueuedCapacities * info_->kv_cache_tokens) {

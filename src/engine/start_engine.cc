@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "engine/backend_choice.h"
 #include "engine/expert_group.h"
+#include "engine/followed_constraints.h"
 #include "engine/group_team.h"
 #include "engine/layout_choice.h"
 #include "engine/load_choice.h"
@@ -73,7 +74,12 @@ struct Constraints {
 
 Constraints MakeConstraints(const StartArgs& args, const ConstraintFactoryMaker& maker) {
   Constraints made;
-  if (maker && args.config.node_rank == 0) {
+  bool samples = args.config.node_rank == 0;
+  for (int32_t i = 0; args.layout.data > 1 && i < args.layout.data; ++i) {
+    const int32_t node = NodeThatSamples(args.layout, args.config.nodes, i);
+    samples = samples || node == args.config.node_rank;
+  }
+  if (maker && samples) {
     made.factory = maker(TokenizerDir(args.config), static_cast<int32_t>(args.model.vocab));
   }
   if (made.factory != nullptr) made.table = std::make_shared<ConstraintTable>();
@@ -160,9 +166,6 @@ EngineInfo InfoOf(const RankRecipe& recipe, bool constraints, double load, doubl
                   .constraints = constraints,
                   .picture_tokens_max = 0,
                   .fixed = recipe.fixed};
-  for (int32_t i = 1; layout.data > 1 && i < layout.data; ++i) {
-    if (NodeThatSamples(layout, args.config.nodes, i) == 0) info.constraint_replicas = i + 1;
-  }
   const PictureAnswer& pictures = recipe.memory.pictures;
   info.no_pictures = pictures.why_not;
   if (pictures.choice) pictures.choice->Tell(info);
@@ -175,14 +178,16 @@ EngineInfo InfoOf(const RankRecipe& recipe, bool constraints, double load, doubl
 // The engine of a node that is not the head: it runs what the head sends.
 std::unique_ptr<Engine> MakeFollower(const StartArgs& args,
                                      const EngineInfo& info,
+                                     const Constraints& constraints,
                                      std::unique_ptr<NodeWorld> nodes,
                                      std::unique_ptr<LocalRanks> ranks) {
   const StepPlanLimits limits{.max_num_seqs = args.config.max_num_seqs,
                               .num_blocks = static_cast<int32_t>(info.num_blocks),
                               .vocab = args.model.vocab,
                               .picture_rows = info.picture_rows};
-  return std::make_unique<NodeFollower>(info, limits, args.layout, std::move(nodes),
-                                        std::move(ranks));
+  return std::make_unique<NodeFollower>(info, limits, args.layout,
+                                        FollowedConstraints(constraints.factory, constraints.table),
+                                        std::move(nodes), std::move(ranks));
 }
 
 // The engine of a replica, or of those that share experts.
@@ -251,7 +256,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const StartArgs& args,
   BT_LOG(Info, "init engine (profile, create kv cache, warmup model) took {:.2f} seconds",
          clock.Now() - start.loaded);
   if (executors.followers != nullptr) {
-    return MakeFollower(args, info, std::move(nodes), std::move(executors.followers));
+    return MakeFollower(args, info, constraints, std::move(nodes), std::move(executors.followers));
   }
   return MakeReplicas(args, info, std::move(executors.of_replicas), callers.sink, constraints,
                       recipe.balance);

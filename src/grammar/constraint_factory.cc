@@ -12,6 +12,7 @@
 #include "grammar/mask_store.h"
 #include "grammar/mask_warmup.h"
 #include "grammar/output_constraint.h"
+#include "request/stop_ends.h"
 
 namespace baltoro {
 
@@ -104,11 +105,8 @@ class Factory final : public ConstraintFactory {
     }
     // Tokens that do not end the request are no way out of a grammar: where nothing else may
     // follow, the mask is empty, and that ends it.
-    std::vector<TokenId> ends;
-    if (!request.stop.ignore_eos) ends = request.stop.eos_ids;
-    ends.insert(ends.end(), request.stop.stop_ids.begin(), request.stop.stop_ids.end());
     return std::unique_ptr<TokenConstraint>(
-        std::make_unique<ConstrainedOutput>(constraint, std::move(ends), trie, store_));
+        std::make_unique<ConstrainedOutput>(constraint, StopEnds(request.stop), trie, store_));
   }
 
  private:

@@ -1,9 +1,9 @@
 #pragma once
 
 // Which ranks a node holds when a replica, or replicas that share experts, lie on several. Node 0
-// has the door, the schedulers and the grammars, so it holds the rank that samples: the stages lie
-// on the nodes in reverse order, the last one first, and of several replicas the first ones on the
-// head. The tensor ranks of a stage lie beside one another, on as few nodes as can be.
+// has the door and the schedulers, so it holds the rank that samples: the stages lie on the nodes
+// in reverse order, the last one first, and of several replicas the first ones on the head. The
+// tensor ranks of a stage lie beside one another, on as few nodes as can be.
 
 #include <cstdint>
 #include <vector>

@@ -73,7 +73,8 @@ Status Scheduler::Submit(Request request) {
   sequence->tokens.reserve(prompt_count + std::min(request.stop.max_tokens, 1024));
   sequence->tokens = request.prompt;
   sequence->constrained = !request.constraint.empty();
-  request.constraint = {};  // it may be large, and was made into an object already
+  // It may be large, and was made into an object already.
+  if (!config_.sends_constraints) request.constraint = {};
   for (const RequestPicture& picture : request.pictures) {
     sequence->picture_names.push_back(NameOf(picture, request.cache_salt));
   }

@@ -80,6 +80,8 @@ struct SchedulerConfig {
   // weights of a layer are then read once for all. With more its own would wait, for little.
   int64_t picture_patches_shared = 2048;
   double watermark = 0.01;  // share of blocks that an admission leaves free
+  // Plans bring constraints along: AdmittedSequence::constraint.
+  bool sends_constraints = false;
   HashKey hash_secret{};
 };
 

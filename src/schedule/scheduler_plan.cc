@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "request/stop_ends.h"
 #include "schedule/planted_bug.h"
 #include "schedule/scheduler.h"
 #include "schedule/stop_rule.h"
@@ -213,6 +214,10 @@ bool Scheduler::AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget) 
   admitted.banned_until_min = BannedUntilMin(sequence.request.stop);
   admitted.min_tokens = sequence.request.stop.min_tokens;
   admitted.constrained = sequence.constrained;
+  if (!sequence.request.constraint.empty()) {
+    admitted.constraint = sequence.request.constraint;
+    admitted.constraint_ends = StopEnds(sequence.request.stop);
+  }
 
   (void)TakePictures(sequence, sequence.planned, /*runs=*/true);
   const int32_t count = PrefillChunk(sequence, budget);

@@ -41,6 +41,11 @@ struct AdmittedSequence {
   int32_t min_tokens = 0;                 // this
   bool constrained = false;               // what it samples is masked; the constraint itself stays
                                           // where tokens are sampled, under the request's id
+  // Of a constrained one whose tokens are sampled in another process than where its constraint was
+  // made: what it is made of there (Request::constraint), and the tokens that may end it. Travels
+  // with a PlanMessage, beside the plan.
+  SharedBytes constraint = {};
+  std::vector<TokenId> constraint_ends = {};
 
   bool operator==(const AdmittedSequence&) const = default;
 };
