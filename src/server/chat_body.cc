@@ -149,6 +149,13 @@ ApiError WithNames(ApiError error, std::initializer_list<FieldName> names) {
     if (whole) text.replace(0, size, name.here);
     return whole;
   };
+  // The messages of a translated conversation have other numbers than what the client sent.
+  if (error.param && error.param->starts_with("messages[")) {
+    if (const size_t why = error.message.find(": "); why != std::string::npos) {
+      error.message.replace(0, why, "messages");
+    }
+    error.param = "messages";
+  }
   for (const FieldName& name : names) {
     if (!error.param || !rename(name, *error.param)) continue;
     (void)rename(name, error.message);

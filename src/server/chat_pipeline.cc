@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "server/chat_body.h"
 #include "server/server_internal.h"
 #include "text/tool_call_ids.h"
 
@@ -59,16 +60,15 @@ std::optional<ApiError> Server::SettleToolCalls(ChatRequest& chat) const {
   }
   for (size_t i = 0; i < chat.messages.size(); ++i) {
     const Json& message = chat.messages[i];
-    bool named = message["role"] != "tool" || message.contains("tool_call_id");
-    if (message.contains("tool_calls")) {
-      for (const Json& call : message["tool_calls"]) named = named && call["id"] != "";
+    if (message["role"] == "tool" && !message.contains("tool_call_id")) {
+      return BadPlace(fmt::format("messages[{}].tool_call_id", i),
+                      "is required: there is no call before it that this result answers");
     }
-    if (named) continue;
-    return BadRequest("messages",
-                      fmt::format("messages: message {}: {}", i,
-                                  message["role"] == "tool"
-                                      ? "a result without tool_call_id, and no call that it answers"
-                                      : "a tool call needs an id"));
+    const auto calls = message.find("tool_calls");
+    for (size_t call = 0; calls != message.end() && call < calls->size(); ++call) {
+      if ((*calls)[call]["id"] != "") continue;
+      return BadPlace(fmt::format("messages[{}].tool_calls[{}].id", i, call), "is required");
+    }
   }
   return std::nullopt;
 }

@@ -126,7 +126,7 @@ TEST_F(ChatPipelineTest, EveryTurnOfAConversationHasTheSameGrammarAndItsOwnIds) 
 TEST_F(ChatPipelineTest, AResultWithoutACallIsRefused) {
   const test::Answer answer = Chat({{"messages", {{{"role", "tool"}, {"content", "x"}}}}});
   EXPECT_EQ(answer.status, 400);
-  EXPECT_EQ(answer.error()["param"], "messages");
+  EXPECT_EQ(answer.error()["param"], "messages[0].tool_call_id");
 }
 
 TEST_F(ChatPipelineTest, DeclaredToolsAreHeldToTheirSchemas) {

@@ -41,104 +41,91 @@ bool IsOtherMedia(const Json& part) {
 struct PicturePlaces {
   std::vector<GivenPicture>* pictures = nullptr;
   bool translated = false;
-  std::string content;            // the place of the message's content
-  std::optional<ApiError> wrong;  // what is wrong with one, in place of a message of its own
 };
 
-// Checks one message, and takes the pictures out of it; fills `why` with what is wrong, for a
-// client to read.
-bool CheckContent(Json& message, PicturePlaces& places, size_t& parts, std::string& why) {
-  const auto content = message.find("content");
-  if (content == message.end() || content->is_null() || content->is_string()) return true;
-  if (!content->is_array()) {
-    why = "content must be a string, null or a list of parts";
-    return false;
-  }
-  for (size_t i = 0; i < content->size(); ++i) {
-    Json& part = (*content)[i];
-    if (++parts > kPartsMax) {
-      why = fmt::format("more than {} content parts", kPartsMax);
-      return false;
-    }
-    if (part.is_string()) continue;
-    if (IsPicturePart(part)) {
-      if (places.translated) continue;
-      const Status taken =
-          TakePicture(part, fmt::format("{}[{}]", places.content, i), *places.pictures);
-      if (!taken.ok()) {
-        places.wrong = BadPlace(taken);
-        return false;
-      }
-      part = PicturePart();
-      continue;
-    }
-    if (IsVideoPart(part) && !places.translated) {
-      const Status taken =
-          TakeVideo(part, fmt::format("{}[{}]", places.content, i), *places.pictures);
-      if (!taken.ok()) {
-        places.wrong = BadPlace(taken);
-        return false;
-      }
-      part = VideoPart();
-      continue;
-    }
-    if (part.is_object() && IsOtherMedia(part)) {
-      why =
-          "audio parts and embeddings of images are not available; videos are taken as frames: "
-          "{\"type\": \"video_url\", \"video_url\": {\"url\": "
-          "\"data:video/jpeg;base64,FRAME,FRAME,...\"}}";
-      return false;
-    }
-    const bool text = part.is_object() && part.contains("text") && part["text"].is_string();
-    if (!text) {
-      why =
-          "a content part must be {\"type\": \"text\", \"text\": \"...\"} or {\"type\": "
-          "\"image_url\", \"image_url\": {\"url\": \"...\"}}";
-      return false;
-    }
-  }
-  return true;
+// What is wrong in a field of the body, for a client to read: BadPlace takes it apart.
+Status At(const std::string& place, std::string_view why) {
+  return InvalidArgument(fmt::format("{}: {}", place, why));
 }
 
-bool CheckToolCalls(Json& message, std::string& why) {
+// Checks one part of a message's content, and takes the picture or the video out of it.
+Status CheckPart(Json& part, const std::string& place, const PicturePlaces& places) {
+  if (part.is_string()) return {};
+  if (!part.is_object()) return At(place, "must be an object, or a string");
+  if (IsPicturePart(part)) {
+    if (places.translated) return {};
+    BT_RETURN_IF_ERROR(TakePicture(part, place, *places.pictures));
+    part = PicturePart();
+    return {};
+  }
+  if (IsVideoPart(part) && !places.translated) {
+    BT_RETURN_IF_ERROR(TakeVideo(part, place, *places.pictures));
+    part = VideoPart();
+    return {};
+  }
+  if (IsOtherMedia(part)) {
+    return At(place + ".type",
+              "audio parts and embeddings of images are not available; videos are taken as frames: "
+              "{\"type\": \"video_url\", \"video_url\": {\"url\": "
+              "\"data:video/jpeg;base64,FRAME,FRAME,...\"}}");
+  }
+  const auto text = part.find("text");
+  if (text != part.end() && text->is_string()) return {};
+  if (text != part.end()) return At(place + ".text", "must be a string");
+  return At(place,
+            "a content part must be {\"type\": \"text\", \"text\": \"...\"} or {\"type\": "
+            "\"image_url\", \"image_url\": {\"url\": \"...\"}}");
+}
+
+// `parts`: of all messages so far.
+Status CheckContent(Json& message,
+                    const std::string& place,
+                    const PicturePlaces& places,
+                    size_t& parts) {
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null() || content->is_string()) return {};
+  if (!content->is_array()) return At(place, "must be a string, null or a list of parts");
+  for (size_t i = 0; i < content->size(); ++i) {
+    if (++parts > kPartsMax)
+      return At("messages", fmt::format("more than {} content parts", kPartsMax));
+    BT_RETURN_IF_ERROR(CheckPart((*content)[i], fmt::format("{}[{}]", place, i), places));
+  }
+  return {};
+}
+
+Status CheckToolCall(Json& call, const std::string& place) {
+  const auto function = call.is_object() ? call.find("function") : call.end();
+  if (function == call.end() || !function->is_object()) {
+    return At(place, "a tool call needs function.name");
+  }
+  if (StringMember(*function, "name") == nullptr) {
+    return At(place + ".function.name", "must be a string");
+  }
+  // As text or as an object; a call without any has the empty object.
+  const auto arguments = function->find("arguments");
+  if (arguments == function->end() || arguments->is_null()) {
+    (*function)["arguments"] = "{}";
+  } else if (!arguments->is_string() && !arguments->is_object()) {
+    return At(place + ".function.arguments", "must be a string or an object");
+  }
+  if (!call.contains("id") || call["id"].is_null()) call["id"] = "";
+  return call["id"].is_string() ? Status() : At(place + ".id", "must be a string");
+}
+
+Status CheckToolCalls(Json& message, const std::string& place) {
   const auto calls = message.find("tool_calls");
-  if (calls == message.end()) return true;
+  if (calls == message.end()) return {};
   if (calls->is_null() || (calls->is_array() && calls->empty())) {
     message.erase("tool_calls");
-    return true;
+    return {};
   }
-  if (!calls->is_array()) {
-    why = "tool_calls must be a list";
-    return false;
+  if (!calls->is_array()) return At(place, "must be a list");
+  if (calls->size() > kCallsMax)
+    return At(place, fmt::format("more than {} tool calls", kCallsMax));
+  for (size_t i = 0; i < calls->size(); ++i) {
+    BT_RETURN_IF_ERROR(CheckToolCall((*calls)[i], fmt::format("{}[{}]", place, i)));
   }
-  if (calls->size() > kCallsMax) {
-    why = fmt::format("more than {} tool calls", kCallsMax);
-    return false;
-  }
-  for (Json& call : *calls) {
-    const bool shaped = call.is_object() && call.contains("function") &&
-                        call["function"].is_object() && call["function"].contains("name") &&
-                        call["function"]["name"].is_string();
-    if (!shaped) {
-      why = "a tool call needs function.name";
-      return false;
-    }
-    if (!call.contains("id") || call["id"].is_null()) call["id"] = "";
-    if (!call["id"].is_string()) {
-      why = "the id of a tool call must be a string";
-      return false;
-    }
-    // As text or as an object; a call without any has the empty object.
-    Json& function = call["function"];
-    const auto arguments = function.find("arguments");
-    if (arguments == function.end() || arguments->is_null()) {
-      function["arguments"] = "{}";
-    } else if (!arguments->is_string() && !arguments->is_object()) {
-      why = "function.arguments must be a string or an object";
-      return false;
-    }
-  }
-  return true;
+  return {};
 }
 
 // Upstream renders `reasoning_content`; clients send that or `reasoning`, or both, one of them
@@ -153,6 +140,40 @@ void UnifyReasoning(Json& message) {
   message["reasoning_content"] = std::move(text);
 }
 
+Status CheckMessage(Json& message,
+                    const std::string& place,
+                    const PicturePlaces& places,
+                    size_t& parts) {
+  if (!message.is_object()) return At(place, "must be an object");
+  // A copy: members come and go below, which moves the others.
+  const std::string* given = StringMember(message, "role");
+  const std::string role = given != nullptr ? *given : "";
+  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+    return At(place + ".role", "must be one of system, developer, user, assistant, tool");
+  }
+  if (message.contains("name") && !message["name"].is_string()) message.erase("name");
+  BT_RETURN_IF_ERROR(CheckContent(message, place + ".content", places, parts));
+  BT_RETURN_IF_ERROR(CheckToolCalls(message, place + ".tool_calls"));
+  const bool says_something = message.contains("content") || message.contains("tool_calls");
+  if (!says_something && role != "assistant") return At(place + ".content", "is required");
+  if (!message.contains("content")) message["content"] = nullptr;
+  // One without an id answers the calls before it in order.
+  if (role == "tool" && message.contains("tool_call_id") && message["tool_call_id"].is_null()) {
+    message.erase("tool_call_id");
+  }
+  if (role == "tool" && message.contains("tool_call_id") && !message["tool_call_id"].is_string()) {
+    return At(place + ".tool_call_id", "must be a string");
+  }
+  if (message.contains("function_call") && !message["function_call"].is_null()) {
+    return At(place + ".function_call", "is not supported any more; use tool_calls");
+  }
+  if (message.contains("audio") && !message["audio"].is_null()) {
+    return At(place + ".audio", "is not kept here; send its transcript as content");
+  }
+  UnifyReasoning(message);
+  return {};
+}
+
 void ReadMessages(FieldReader& reader, Json& out, std::vector<GivenPicture>& pictures) {
   const Json* field = reader.Find("messages");
   if (field == nullptr) return reader.Fail("messages", "is required");
@@ -162,46 +183,10 @@ void ReadMessages(FieldReader& reader, Json& out, std::vector<GivenPicture>& pic
     return reader.Fail("messages", fmt::format("more than {} messages", kMessagesMax));
   out = *field;
   size_t parts = 0;
-  PicturePlaces places{
-      .pictures = &pictures, .translated = !pictures.empty(), .content = {}, .wrong = {}};
+  const PicturePlaces places{.pictures = &pictures, .translated = !pictures.empty()};
   for (size_t i = 0; i < out.size(); ++i) {
-    Json& message = out[i];
-    const auto fail = [&](const std::string& why) {
-      reader.Fail("messages", fmt::format("message {}: {}", i, why));
-    };
-    if (!message.is_object()) return fail("must be an object");
-    const auto field_role = message.find("role");
-    // A copy: members come and go below, which moves the others.
-    const std::string role = field_role != message.end() && field_role->is_string()
-                                 ? field_role->get<std::string>()
-                                 : "";
-    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end())
-      return fail("role must be one of system, developer, user, assistant, tool");
-    if (message.contains("name") && !message["name"].is_string()) message.erase("name");
-    std::string why;
-    places.content = fmt::format("messages[{}].content", i);
-    const bool good = CheckContent(message, places, parts, why);
-    if (places.wrong) return reader.Fail(std::move(*places.wrong));
-    if (!good) return fail(why);
-    if (!CheckToolCalls(message, why)) return fail(why);
-    const bool says_something = message.contains("content") || message.contains("tool_calls");
-    if (!says_something && role != "assistant") return fail("content is required");
-    if (!message.contains("content")) message["content"] = nullptr;
-    // One without an id answers the calls before it in order.
-    if (role == "tool" && message.contains("tool_call_id") && message["tool_call_id"].is_null()) {
-      message.erase("tool_call_id");
-    }
-    if (role == "tool" && message.contains("tool_call_id") &&
-        !message["tool_call_id"].is_string()) {
-      return fail("tool_call_id must be a string");
-    }
-    if (message.contains("function_call") && !message["function_call"].is_null()) {
-      return fail("function_call is not supported any more; use tool_calls");
-    }
-    if (message.contains("audio") && !message["audio"].is_null()) {
-      return fail("audio is not kept here; send its transcript as content");
-    }
-    UnifyReasoning(message);
+    const Status checked = CheckMessage(out[i], fmt::format("messages[{}]", i), places, parts);
+    if (!checked.ok()) return reader.Fail(BadPlace(checked));
   }
 }
 

@@ -25,11 +25,13 @@ Status At(const std::string& place, std::string_view why) {
 }
 
 // How finely upstream's service looks. The model gets all of the picture in any case.
-bool IsDetail(const Json& detail) {
+Status CheckDetail(const Json& holder, const std::string& place) {
   static constexpr std::array<std::string_view, 4> kDetails = {"auto", "low", "high", "original"};
-  return detail.is_null() ||
-         (detail.is_string() && std::find(kDetails.begin(), kDetails.end(),
-                                          detail.get_ref<const std::string&>()) != kDetails.end());
+  const auto detail = holder.find("detail");
+  if (detail == holder.end() || detail->is_null()) return {};
+  const std::string* name = StringMember(holder, "detail");
+  if (name != nullptr && std::ranges::find(kDetails, *name) != kDetails.end()) return {};
+  return At(place + ".detail", "must be auto, low, high or original");
 }
 
 }  // namespace
@@ -58,23 +60,19 @@ Status TakePicture(Json& part, const std::string& place, std::vector<GivenPictur
   const std::string here = fmt::format("{}.{}", place, name);
   const auto field = part.find(name);
   if (field == part.end() || field->is_null()) {
-    return At(here, part.contains("file_id")
-                        ? "no files are kept here; send the picture as a data: URL"
-                        : "is required");
+    if (!part.contains("file_id")) return At(here, "is required");
+    return At(place + ".file_id", "no files are kept here; send the picture as a data: URL");
   }
+  BT_RETURN_IF_ERROR(CheckDetail(part, place));
   Json* url = &*field;
-  const Json* detail = nullptr;
-  if (const auto beside = part.find("detail"); beside != part.end()) detail = &*beside;
   if (field->is_object()) {
     const auto inner = field->find("url");
     if (inner == field->end()) return At(here + ".url", "is required");
+    if (!inner->is_string()) return At(here + ".url", "must be a string");
     url = &*inner;
-    if (const auto inside = field->find("detail"); inside != field->end()) detail = &*inside;
+    BT_RETURN_IF_ERROR(CheckDetail(*field, here));
   }
   if (!url->is_string()) return At(here, "must be a URL, or {\"url\": \"...\"}");
-  if (detail != nullptr && !IsDetail(*detail)) {
-    return At(place, "detail must be auto, low, high or original");
-  }
   out.push_back({.place = here, .text = std::move(url->get_ref<std::string&>())});
   return {};
 }

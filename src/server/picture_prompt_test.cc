@@ -292,13 +292,15 @@ TEST_F(PicturePromptTest, WhatIsNoPictureIsNamed) {
   EXPECT_THAT(refusal(ImagePart("")), HasSubstr("must be a URL"));
   EXPECT_THAT(refusal({{"type", "image_url"}}), HasSubstr("is required"));
   EXPECT_THAT(refusal({{"type", "image_url"}, {"image_url", 5}}), HasSubstr("must be a URL"));
-  EXPECT_THAT(refusal({{"type", "input_image"}, {"file_id", "x"}}), HasSubstr("no files are kept"));
+  EXPECT_THAT(refusal({{"type", "input_image"}, {"file_id", "x"}}, ".file_id"),
+              HasSubstr("no files are kept"));
   EXPECT_THAT(refusal({{"type", "image"}}, ".image"), HasSubstr("is required"));
   Json odd = ImagePart(Url(Png(28, 28)));
   odd["image_url"]["detail"] = "finest";
-  EXPECT_THAT(refusal(odd, ""), HasSubstr("detail must be"));
+  EXPECT_THAT(refusal(odd, ".image_url.detail"), HasSubstr("must be auto, low"));
   const Answer video = Chat({{"messages", UserMessage({{{"type", "video"}, {"video", "x"}}})}});
-  EXPECT_THAT(Refusal(video, "messages"), HasSubstr("videos are taken as frames"));
+  EXPECT_THAT(Refusal(video, "messages[0].content[0].type"),
+              HasSubstr("videos are taken as frames"));
 }
 
 // As in vLLM, where a part is a part, whoever says it.
@@ -349,7 +351,7 @@ TEST_F(PicturePromptTest, TheOtherApisNameTheirOwnPlaces) {
   };
   Refusal(item({{"type", "input_image"}, {"image_url", "data:,"}}),
           "input[0].content[0].image_url");
-  Refusal(item({{"type", "input_image"}, {"file_id", "x"}}), "input[0].content[0].image_url");
+  Refusal(item({{"type", "input_image"}, {"file_id", "x"}}), "input[0].content[0].file_id");
 }
 
 TEST_F(PicturePromptTest, AModelWithoutAnEncoderSaysSo) {
