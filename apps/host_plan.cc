@@ -205,7 +205,8 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
     return InvalidArgument(fmt::format("{}", fmt::join(judged.refusals, "\n")));
   }
   HostPlan out{.notices = judged.notices};
-  const int32_t apart = options.replicas.share_experts ? 1 : options.replicas.here;
+  // A web server without replicas plans one, as other nodes have them.
+  const int32_t apart = options.replicas.share_experts ? 1 : std::max(1, options.replicas.here);
   if (apart > 1) {
     out.notices.push_back(fmt::format(
         "--data-parallel-size: {} replicas are here, and the plan is that of one of them", apart));

@@ -76,7 +76,7 @@ class LocalReplicas {
         cpu_(config.device == "cpu" || config.load_format == "stand-in") {
     if (!cpu_ || config_.threads != 0) return;
     const int cores = ThreadsByDefault(ReadCpuTopology(CpuSet::Allowed()), ControlGroupCpus());
-    config_.threads = std::max(1, cores / replicas.here);
+    config_.threads = std::max(1, cores / std::max(1, replicas.here));
   }
 
   // Any thread; `index` counts from 0 on this node.

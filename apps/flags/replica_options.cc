@@ -35,6 +35,22 @@ Status WantAddress(const std::string& address) {
       "127.0.0.1 where all are on this machine");
 }
 
+// Of a node without a replica.
+Status CheckDoorAlone(const FlagReader& flags, int32_t total) {
+  constexpr std::string_view kNone = "--data-parallel-size-local 0";
+  if (flags.Is("headless")) {
+    return InvalidArgument(fmt::format(
+        "{} with --headless: a node without a web server has replicas, 1 or more", kNone));
+  }
+  if (const std::string_view own = OwnDoor(flags); !own.empty()) {
+    return InvalidArgument(fmt::format(
+        "{} with {}: a web server for the replicas of its own node needs one", kNone, own));
+  }
+  if (total > 1) return {};
+  return InvalidArgument(fmt::format(
+      "{} needs --data-parallel-size 2 or more: replicas that other nodes have", kNone));
+}
+
 // Of replicas that share experts: which node this is.
 Status DealOut(const FlagReader& flags, ReplicaOptions& out) {
   if (out.here == 0) {
@@ -75,10 +91,12 @@ Status DealOut(const FlagReader& flags, ReplicaOptions& out) {
 Status ReadHead(const FlagReader& flags, ReplicaOptions& out) {
   out.over_nodes = true;
   if (flags.Is("headless")) {
-    if (out.first == 0) {
+    // All of them, where the head has none.
+    if (out.first == 0 && !flags.Has("data-parallel-start-rank") && out.here < out.total) {
       return InvalidArgument(
-          "--headless with --data-parallel-size needs --data-parallel-start-rank, 1 or more: the "
-          "number of this node's first replica; those before are of other nodes");
+          "--headless with --data-parallel-size needs --data-parallel-start-rank: the number of "
+          "this "
+          "node's first replica; those before are of other nodes");
     }
   }
   flags.Get("data-parallel-address", out.address);
@@ -125,18 +143,12 @@ Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
                     out.first + out.here - 1, out.total));
   }
   out.share_experts = out.total > 1 && flags.Is("enable-expert-parallel");
-  // As upstream has it.
-  if (out.here == 0 && flags.Is("headless")) {
-    return InvalidArgument(
-        "--data-parallel-size-local 0 with --headless: a node without a web server has replicas, 1 "
-        "or more");
-  }
+  if (out.here == 0) BT_RETURN_IF_ERROR(CheckDoorAlone(flags, out.total));
   if (out.total == 1 || !OwnDoor(flags).empty()) return out;
   if (flags.Is("headless")) BT_RETURN_IF_ERROR(HasNoDoor(flags));
   if (out.share_experts) {
     BT_RETURN_IF_ERROR(DealOut(flags, out));
-  } else if (flags.Number("nnodes", 1) == 1 && out.here > 0 &&
-             (flags.Is("headless") || out.here < out.total)) {
+  } else if (flags.Number("nnodes", 1) == 1 && (flags.Is("headless") || out.here < out.total)) {
     BT_RETURN_IF_ERROR(ReadHead(flags, out));
   }
   return out;
@@ -156,12 +168,6 @@ std::vector<std::string> MissingOfReplicas(const FlagReader& flags,
           kNotYet, own));
     }
     return out;
-  }
-  if (replicas.here == 0) {
-    out.push_back(fmt::format(
-        "--data-parallel-size-local 0 {}: a web server without a replica of its own; give it one, "
-        "or give each node a web server for its own replicas, with --data-parallel-hybrid-lb",
-        kNotYet));
   }
   if (flags.Number("nnodes", 1) > 1) {
     out.push_back(fmt::format(

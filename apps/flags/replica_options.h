@@ -14,7 +14,7 @@ namespace baltoro {
 struct ReplicaOptions {
   int32_t total = 1;            // over all servers
   int32_t first = 0;            // number of the first one here
-  int32_t here = 1;             // that this server has
+  int32_t here = 1;             // that this server has; 0: a web server for other nodes' alone
   bool share_experts = false;   // one engine of all of them: --enable-expert-parallel; then `here`
                                 // is what the head's server has, whatever node they are on
   int32_t nodes = 1, node = 0;  // of that engine, where each has as many replicas

@@ -107,6 +107,24 @@ TEST(ReplicaOptions, NodesOfOneDoorSayWhereItIs) {
   EXPECT_THAT(Error({"--headless"}), HasSubstr("--data-parallel-start-rank"));
 }
 
+// As upstream's: the head has the web server alone, and the nodes all replicas.
+TEST(ReplicaOptions, AHeadMayHaveNoReplica) {
+  const ReplicaOptions head = Read({"-dp", "4", "-dpl", "0", "-dpa", "10.0.0.1"});
+  EXPECT_TRUE(head.over_nodes);
+  EXPECT_EQ(head.here, 0);
+  EXPECT_EQ(head.served(), 4);
+  for (const std::vector<std::string>& first :
+       {std::vector<std::string>{"-dp", "4", "-dpa", "10.0.0.1", "--headless"},
+        {"-dp", "4", "-dpl", "2", "-dpr", "0", "-dpa", "10.0.0.1", "--headless"}}) {
+    EXPECT_TRUE(Read(first).over_nodes);
+    EXPECT_EQ(Read(first).first, 0);
+  }
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "0"}), HasSubstr("--data-parallel-address"));
+  EXPECT_THAT(Error({"-dpl", "0"}), HasSubstr("--data-parallel-size 2 or more"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "0", "--data-parallel-hybrid-lb"}),
+              HasSubstr("needs one"));
+}
+
 TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "1", "-dpr", "1"}), HasSubstr("exclude each other"));
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "4"}), HasSubstr("--data-parallel-rank 4"));
@@ -119,7 +137,6 @@ TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
 }
 
 TEST(ReplicaOptions, WhatIsNotThereSaysWhatIs) {
-  EXPECT_THAT(Error({"-dp", "4", "-dpl", "0"}), HasSubstr("--data-parallel-hybrid-lb"));
   for (const char* start : {"0", "2"}) {
     EXPECT_THAT(Error({"-dp", "4", "-dpl", "0", "-dpr", start, "--headless", "-dpa", "127.0.0.1"}),
                 HasSubstr("--data-parallel-size-local 0 with --headless"));

@@ -148,8 +148,8 @@ constexpr FlagSpec kParallelFlags[] = {
      .initial = "all",
      .min = 0,
      .max = 1024,
-     .help = "Replicas of this node; the others are of nodes with --headless, unless each node has "
-             "a web server of its own."},
+     .help = "Replicas of this node, 0 for a web server alone; the others are of nodes with "
+             "--headless, unless each node has a web server of its own."},
     {.name = "data-parallel-rank",
      .aliases = "-dpn",
      .kind = kInt,

@@ -223,6 +223,34 @@ def test_a_server_without_its_other_nodes_serves_and_says_whom_it_misses():
         assert server.stop() == 0
 
 
+def test_a_web_server_without_a_replica_serves_those_of_a_node():
+    flags = [*SMALL, "-dp", "2", "--data-parallel-address", "127.0.0.1", "--data-parallel-rpc-port", str(free_port())]
+    alone = Head(*flags, "-dpl", "0")
+    assert alone.says("Waiting for replicas 0, 1 of other nodes", 30), alone.text()
+    assert alone.stop() == 0  # while nobody has come
+    head = Head(*flags, "-dpl", "0")
+    node = Node(*flags, "--headless")
+    try:
+        head.wait_ready(60)
+        wait_for(lambda: counters(head, "baltoro:engine_ready") == {0: 1.0, 1: 1.0}, 60, "both replicas")
+        assert engines(head) == {} and set(engines(node)) == {0, 1}
+        answers = [complete(head, {"X-data-parallel-rank": str(rank)})["choices"][0]["text"] for rank in (0, 1)]
+        assert answers[0] == answers[1]
+        node.process.kill()
+        wait_for(lambda: not any(counters(head, "baltoro:engine_ready").values()), 10, "their end")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            complete(head)
+        assert refused.value.code == 503
+        node.process.wait()
+        node = Node(*flags, "--headless")
+        wait_for(lambda: counters(head, "baltoro:engine_ready") == {0: 1.0, 1: 1.0}, 60, "both replicas")
+        assert complete(head)["choices"][0]["text"] == answers[0]
+        assert head.stop() == 0 and node.process.wait(10) == 0
+    finally:
+        head.process.kill()
+        node.stop()
+
+
 def test_without_a_secret_other_machines_are_not_served():
     head = Head(*SMALL, "-dp", "2", "-dpl", "1", "--data-parallel-address", "192.0.2.1")
     assert head.process.wait(30) == 1 and head.says("openssl rand -hex 32")
