@@ -1,10 +1,8 @@
 // Ranks on CPUs whose experts are chosen by a Zipf law, with --enable-eplb off and on: how much the
-// busiest rank has to do, and what a step takes while experts move.
+// busiest rank has to do, and what a step takes while experts move. Ranks are threads: with fewer
+// processors time does not show the balance, since none waits for one that has more to do.
 //
-//   expert_balance_bench [RANKS [REDUNDANT [STEP_BYTES]]]     4 16 16777216
-//
-// Ranks are threads. With fewer processors than ranks time does not show the balance, since no rank
-// waits for one that has more to do; the rows of the busiest rank do.
+//   expert_balance_bench [RANKS [STEP_BYTES]]     4 16777216
 
 #include <fmt/format.h>
 
@@ -29,6 +27,7 @@ namespace baltoro::bench {
 namespace {
 
 constexpr int32_t kExperts = 64, kTopK = 8, kMoeLayers = 4, kRows = 64, kSteps = 500;
+constexpr int32_t kRedundant = 16;
 
 // What a rank draws, the same on all, and counts.
 struct Drawn {
@@ -78,14 +77,14 @@ void Tell(const char* what, std::vector<double> ms) {
   const double sum = std::accumulate(ms.begin(), ms.end(), 0.0);
   const auto steps = static_cast<double>(ms.size());
   std::ranges::sort(ms);
-  fmt::print(
-      "  {:<20}{:>4} steps, {:>6.0f} tokens/s, ms a step: p50 {:.2f}, p99 {:.2f}, most {:.2f}\n",
-      what, ms.size(), steps * kRows * 1e3 / sum, ms[ms.size() / 2],
-      ms[static_cast<size_t>(steps * 0.99)], ms.back());
+  fmt::print("  {:<20}{:>4} steps, {:>5.0f} tokens/s, ms: p50 {:.2f}, p99 {:.2f}, most {:.2f}\n",
+             what, ms.size(), steps * kRows * 1e3 / sum, ms[ms.size() / 2],
+             ms[static_cast<size_t>(steps * 0.99)], ms.back());
 }
 
-void RunRank(
-    K2Model& model, const ParallelLayout& layout, bool moves, int64_t step_bytes, bool tells) {
+// `step_bytes` 0: experts stay.
+void RunRank(K2Model& model, const ParallelLayout& layout, int64_t step_bytes, bool tells) {
+  const bool moves = step_bytes > 0;
   drawn = {.slots_of_rank = (kExperts + layout.redundant_experts) / layout.tensor,
            .ranks = layout.tensor};
   if (moves) model.BalanceExperts({.window = 100, .interval = 400, .step_bytes = step_bytes});
@@ -106,17 +105,16 @@ void RunRank(
     }
   }
   if (!tells) return;
-  fmt::print(
-      "{}: the busiest rank has {:.0f} rows a layer, the mean one {:.0f}; {} experts moved\n",
-      moves ? "with EPLB" : "without EPLB",
-      static_cast<double>(drawn.busiest - before.busiest) /
-          static_cast<double>(drawn.layers - before.layers),
-      static_cast<double>(kRows) * kTopK / layout.tensor, moved);
+  const auto busiest = static_cast<double>(drawn.busiest - before.busiest);
+  fmt::print("{} EPLB: the busiest rank has {:.0f} rows a layer, the mean one {}; {} moved\n",
+             moves ? "with" : "without",
+             busiest / static_cast<double>(drawn.layers - before.layers),
+             kRows * kTopK / layout.tensor, moved);
   Tell(moves ? "settled" : "all", quiet);
   Tell("while experts move", moving);
 }
 
-void RunRanks(const ParallelLayout& layout, const OpsTable& ops, bool moves, int64_t step_bytes) {
+void RunRanks(const ParallelLayout& layout, const OpsTable& ops, int64_t step_bytes) {
   K2Config config = test::SmallConfig(1 + kMoeLayers, /*heads=*/8);
   config.hidden = 512;
   config.moe_intermediate = 256;
@@ -133,36 +131,28 @@ void RunRanks(const ParallelLayout& layout, const OpsTable& ops, bool moves, int
       options.ranks = ranks.get();
       options.quiet = true;
       const auto model = K2Model::Load(config, source, ops, nullptr, options).value();
-      RunRank(*model, layout, moves, step_bytes, rank == 0);
+      RunRank(*model, layout, step_bytes, rank == 0);
     });
   }
-}
-
-int Main(int argc, char** argv) {
-  InitLog("bench", LogLevel::kError);
-  const auto number = [&](int at, int64_t usual) {
-    return argc > at ? std::atoll(argv[at]) : usual;
-  };
-  SmallOps small = CpuSmallOps(DType::kBf16);
-  small.route = DrawExperts;
-  small.choose_copies = CountRows;
-  OpsTable ops = CpuOps(DType::kBf16);
-  ComposeOps(ops, small);
-  ParallelLayout layout{.tensor = static_cast<int32_t>(number(1, 4)),
-                        .whole_experts = true,
-                        .balanced_experts = true};
-  fmt::print(
-      "{} ranks on {} processors, {} layers of {} experts, {} of them a row, {} rows a step\n",
-      layout.tensor, std::thread::hardware_concurrency(), kMoeLayers, kExperts, kTopK, kRows);
-  RunRanks(layout, ops, /*moves=*/false, 1);
-  layout.redundant_experts = static_cast<int32_t>(number(2, 16));
-  RunRanks(layout, ops, /*moves=*/true, number(3, int64_t{16} << 20));
-  return 0;
 }
 
 }  // namespace
 }  // namespace baltoro::bench
 
 int main(int argc, char** argv) {
-  return baltoro::bench::Main(argc, argv);
+  using namespace baltoro;  // NOLINT(google-build-using-namespace)
+  InitLog("bench", LogLevel::kError);
+  SmallOps small = CpuSmallOps(DType::kBf16);
+  small.route = bench::DrawExperts;
+  small.choose_copies = bench::CountRows;
+  OpsTable ops = CpuOps(DType::kBf16);
+  ComposeOps(ops, small);
+  ParallelLayout layout{.whole_experts = true, .balanced_experts = true};
+  layout.tensor = argc > 1 ? std::atoi(argv[1]) : 4;
+  fmt::print("{} ranks, {} processors; {} layers of {} experts, {} of them a row, {} rows a step\n",
+             layout.tensor, std::thread::hardware_concurrency(), bench::kMoeLayers, bench::kExperts,
+             bench::kTopK, bench::kRows);
+  bench::RunRanks(layout, ops, 0);
+  layout.redundant_experts = bench::kRedundant;
+  bench::RunRanks(layout, ops, argc > 2 ? std::atoll(argv[2]) : int64_t{16} << 20);
 }
