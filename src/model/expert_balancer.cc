@@ -16,6 +16,8 @@ namespace {
 constexpr double kGainMin = 0.01;
 // A layer of 384 experts takes half a millisecond.
 constexpr int kLayersPlannedInAStep = 4;
+// On their way to a GPU; for one more all are waited for.
+constexpr int kTablesInFlight = 64;
 
 std::span<const std::byte> Slab(const PackedMatrix& bank, int32_t slot) {
   return {static_cast<const std::byte*>(bank.at(slot).data),
@@ -36,9 +38,9 @@ int64_t Aligned(int64_t bytes) {
 int64_t TableBytes(const BalanceShape& shape) {
   return Aligned((shape.experts + 1 + shape.slots) * int64_t{sizeof(int32_t)});
 }
-// Rows of the slots, and of those before the experts were moved last.
+// Rows of the slots and of the experts.
 int64_t CountBytes(const BalanceShape& shape, int64_t layers) {
-  return 2 * layers * shape.slots * int64_t{sizeof(int64_t)};
+  return layers * (shape.slots + shape.experts) * int64_t{sizeof(int64_t)};
 }
 
 }  // namespace
@@ -64,7 +66,7 @@ ExpertBalancer::ExpertBalancer(const RankShare& share,
     if (from.experts_gate_up.n == 0) continue;
     layer.gate_up = from.experts_gate_up;
     layer.down = from.experts_down;
-    layer.placed = layer.earlier_placed = StartingSlots(share.layout, experts);
+    layer.placed = StartingSlots(share.layout, experts);
     layer.rows.assign(layer.placed.size(), 0);
     layer.loads.assign(static_cast<size_t>(experts), 0);
   }
@@ -90,7 +92,9 @@ Status ExpertBalancer::Place() {
       tables_, Buffer::Create(bytes, "tables of experts that move (--enable-eplb)", *ops_.memory));
   auto* const base = static_cast<std::byte*>(tables_.data());
   const auto slots = static_cast<size_t>(shape_.slots);
-  counts_ = {reinterpret_cast<int64_t*>(base + tables), 2 * static_cast<size_t>(layers) * slots};
+  const auto experts = static_cast<size_t>(shape_.experts);
+  counts_ = {reinterpret_cast<int64_t*>(base + tables),
+             static_cast<size_t>(layers) * (slots + experts)};
   taken_.assign(counts_.size(), 0);
   size_t index = 0;
   for (Layer& layer : layers_) {
@@ -98,17 +102,17 @@ Status ExpertBalancer::Place() {
     const std::vector<int32_t> host = HostTable(shape_, layer.placed);
     auto* const at = reinterpret_cast<int32_t*>(base + static_cast<int64_t>(index) * table);
     BT_RETURN_IF_ERROR(ops_.memory->CopyIn(at, host.data(), host.size() * sizeof(int32_t)));
-    const auto firsts = static_cast<size_t>(shape_.experts) + 1;
-    layer.copies = {.first = {at, firsts},
-                    .slots = {at + firsts, slots},
-                    .rows = counts_.subspan(index * slots, slots)};
-    layer.earlier = counts_.subspan(counts_.size() / 2 + index * slots, slots);
+    const auto counts = counts_.subspan(index * (slots + experts), slots + experts);
+    layer.copies = {.first = {at, experts + 1},
+                    .slots = {at + experts + 1, slots},
+                    .rows = counts.first(slots),
+                    .chosen = counts.last(experts)};
     ++index;
   }
   if (ops_.staging == nullptr) return {};
-  // Whatever goes through it between two windows: a table of each layer, and all counts.
   BT_RETURN_IF_ERROR(uploads_.Reserve(static_cast<size_t>(table)));
-  return transfers_.Reserve(bytes + size_t{kAlignment});
+  return transfers_.Reserve(
+      static_cast<size_t>(kTablesInFlight * table + Aligned(CountBytes(shape_, layers))));
 }
 
 OpContext ExpertBalancer::Context() {
@@ -171,19 +175,22 @@ void ExpertBalancer::TakeRows() {
       ops_.fetch(Context(), taken_.data(), counts_.data(), counts_.size() * sizeof(int64_t));
   if (!fetched.ok()) BT_LOG(Error, "{}", fetched.message());
   BT_CHECK(fetched.ok());
-  transfers_.Reset();  // what went through it has arrived
-  const int64_t* rows = taken_.data();
-  const int64_t* earlier = rows + taken_.size() / 2;
+  ForgetTransfers();
+  const int64_t* counts = taken_.data();
   for (Layer& layer : layers_) {
-    for (size_t slot = 0; slot < layer.rows.size(); ++slot) {
-      layer.rows[slot] = *rows++;
-      const int64_t before = *earlier++;
-      if (!counting_) continue;
-      layer.loads[static_cast<size_t>(layer.placed[slot])] += layer.rows[slot];
-      layer.loads[static_cast<size_t>(layer.earlier_placed[slot])] += before;
+    for (int64_t& rows : layer.rows) rows = *counts++;
+    for (int64_t& load : layer.loads) {
+      const int64_t chosen = *counts++;
+      if (counting_) load += chosen;
     }
   }
   DropRows();
+}
+
+// What went through the host's memory has arrived.
+void ExpertBalancer::ForgetTransfers() {
+  transfers_.Reset();
+  tables_in_flight_ = 0;
 }
 
 void ExpertBalancer::DropRows() {
@@ -243,10 +250,8 @@ void ExpertBalancer::MoveSome() {
   }
   if (rounds_.empty()) return;
   const ProfileSpan span("move experts");
-  Layer& layer = layers_[layer_];
-  RunRound(layer, rounds_.front());
+  RunRound(layers_[layer_], rounds_.front());
   rounds_.pop_front();
-  if (rounds_.empty()) SwitchOver(layer);
 }
 
 void ExpertBalancer::PlanLayer(size_t index) {
@@ -267,67 +272,77 @@ void ExpertBalancer::PlanLayer(size_t index) {
   busiest_before_ += before_max;
   busiest_after_ += after_max;
   if (!worth) return;
-  after_ = KeepPlaces(shape_, layer.placed, after);
   layer_ = index;
-  arrived_.clear();
   const int64_t slab = layer.gate_up.stride_bytes + layer.down.stride_bytes;
-  const auto each =
-      static_cast<int32_t>(std::clamp<int64_t>(options_.step_bytes / slab, 1, SlotsOfRank(shape_)));
-  for (Moves& round : RoundsOf(shape_, MovesBetween(shape_, layer.placed, after_), each)) {
+  const auto each = static_cast<int32_t>(
+      std::clamp<int64_t>(options_.step_bytes / slab, 1, ExpertsOnTheirWay(shape_)));
+  after = KeepPlaces(shape_, layer.placed, after);
+  for (Moves& round : RoundsBetween(shape_, layer.placed, after, each)) {
     rounds_.push_back(std::move(round));
   }
 }
 
-std::byte* ExpertBalancer::Staged(const Layer& layer, bool down, int32_t slot) const {
-  if (!down) return staging_ + slot * layer.gate_up.stride_bytes;
-  return staging_ + layer.gate_up.count * layer.gate_up.stride_bytes +
-         slot * layer.down.stride_bytes;
+std::byte* ExpertBalancer::Staged(const Layer& layer, bool down, size_t place) const {
+  const auto bank = [](const PackedMatrix& matrix) {
+    return static_cast<size_t>(matrix.stride_bytes);
+  };
+  if (!down) return staging_ + place * bank(layer.gate_up);
+  const auto places = static_cast<size_t>(ExpertsOnTheirWay(shape_));
+  return staging_ + places * bank(layer.gate_up) + place * bank(layer.down);
 }
 
+// All ranks are here in the same step, so nobody needs what is overwritten: what other ranks get of
+// it goes out before.
 void ExpertBalancer::RunRound(Layer& layer, const Moves& moves) {
-  const int32_t each = SlotsOfRank(shape_);
+  const int32_t slots = SlotsOfRank(shape_);
   for (const bool down : {false, true}) {
     const PackedMatrix& bank = down ? layer.down : layer.gate_up;
     std::vector<SlabExchange::Out> out;
     std::vector<SlabExchange::In> in;
+    size_t place = 0;
     for (const ExpertMove& move : moves) {
       const int32_t from = RankOfSlot(shape_, move.from), to = RankOfSlot(shape_, move.to);
-      const std::span<std::byte> staged(Staged(layer, down, move.to % each),
-                                        static_cast<size_t>(bank.stride_bytes));
-      if (from == rank_ && to == rank_) {
-        Copy(staged.data(), bank.at(move.from % each).data, bank.stride_bytes);
-      } else if (from == rank_) {
-        out.push_back({.rank = to, .slab = Slab(bank, move.from % each)});
-      } else if (to == rank_) {
-        in.push_back({.rank = from, .slab = staged});
+      if (from == rank_ && to != rank_) {
+        out.push_back({.rank = to, .slab = Slab(bank, move.from % slots)});
+      }
+      if (to != rank_) continue;
+      std::byte* const staged = Staged(layer, down, place++);
+      if (from == rank_) {
+        Copy(staged, bank.at(move.from % slots).data, bank.stride_bytes);
+      } else {
+        in.push_back({.rank = from, .slab = {staged, static_cast<size_t>(bank.stride_bytes)}});
       }
     }
     slabs_->Trade(out, in);
   }
-  for (const ExpertMove& move : moves) {
-    if (RankOfSlot(shape_, move.to) == rank_) arrived_.push_back(move);
-  }
-  news_.moved_experts += moves.size();
+  Use(layer, moves);
 }
 
-// All ranks are here in the same step, so nobody needs what is overwritten: what other ranks got of
-// it went out before.
-void ExpertBalancer::SwitchOver(Layer& layer) {
-  for (const ExpertMove& move : arrived_) {
-    const int32_t slot = move.to % SlotsOfRank(shape_);
+void ExpertBalancer::Use(Layer& layer, const Moves& moves) {
+  size_t place = 0;
+  for (const ExpertMove& move : moves) {
+    if (RankOfSlot(shape_, move.to) != rank_) continue;
     for (const bool down : {false, true}) {
       const PackedMatrix& bank = down ? layer.down : layer.gate_up;
-      Copy(const_cast<void*>(bank.at(slot).data), Staged(layer, down, slot), bank.stride_bytes);
+      Copy(const_cast<void*>(bank.at(move.to % SlotsOfRank(shape_)).data),
+           Staged(layer, down, place), bank.stride_bytes);
     }
+    ++place;
   }
-  // A layer is switched over once at most before rows are taken.
-  const auto rows = static_cast<int64_t>(layer.copies.rows.size_bytes());
-  Copy(layer.earlier.data(), layer.copies.rows.data(), rows);
-  ops_.small->clear(Context(), TensorView(layer.copies.rows.data(), DType::kI64,
-                                          {std::ssize(layer.copies.rows)}));
-  layer.earlier_placed = std::exchange(layer.placed, std::move(after_));
+  const ExpertSlots before = layer.placed;
+  for (const ExpertMove& move : moves) {
+    layer.placed[static_cast<size_t>(move.to)] = before[static_cast<size_t>(move.from)];
+  }
+  news_.moved_experts += moves.size();
   const std::vector<int32_t> host = HostTable(shape_, layer.placed);
   const size_t bytes = host.size() * sizeof(int32_t);
+  if (tables_in_flight_ == kTablesInFlight) {
+    const Status waited = ops_.wait(Context());
+    if (!waited.ok()) BT_LOG(Error, "{}", waited.message());
+    BT_CHECK(waited.ok());
+    ForgetTransfers();
+  }
+  ++tables_in_flight_;
   uploads_.Reset();  // what was brought there before has been read when this arrives
   const void* const brought = ops_.upload(Context(), uploads_, host.data(), bytes);
   Copy(const_cast<int32_t*>(layer.copies.first.data()), brought, static_cast<int64_t>(bytes));

@@ -4,7 +4,7 @@
 // the experts of its layers lie, how many rows each had, and the weights on their way.
 //
 //   a window of steps -> loads, added up over the replicas -> a placement for each layer
-//     -> its moves, in rounds, one a step, to a place beside the weights -> all there: used
+//     -> its moves, in rounds, one a step, each of which is used in that step
 //
 // Every rank does the same in the same step, from numbers that are the same on all: nobody is told
 // anything but loads and weights. Rounds of one layer follow those of another. One thread, that of
@@ -84,8 +84,6 @@ class ExpertBalancer {
     PackedMatrix gate_up, down;  // of this rank's slots; no rows: the layer has no experts
     ExpertSlots placed;
     ExpertCopies copies;         // in the memory of the operations
-    std::span<int64_t> earlier;  // there: rows before the experts were moved last
-    ExpertSlots earlier_placed;  // where the experts lay then
     std::vector<int64_t> rows;   // of each slot of all ranks, as they were taken last
     std::vector<int64_t> loads;  // of each expert, since the last rearrangement was due
   };
@@ -103,14 +101,15 @@ class ExpertBalancer {
   bool logs() const { return options_.log_interval > 0 && since_ % options_.log_interval == 0; }
   void TakeRows();
   void DropRows();
+  void ForgetTransfers();
   void LogStep();
   void AddUpLoads();
   void MoveSome();
   void PlanLayer(size_t index);
   void RunRound(Layer& layer, const Moves& moves);
-  void SwitchOver(Layer& layer);
+  void Use(Layer& layer, const Moves& moves);
   void End();
-  std::byte* Staged(const Layer& layer, bool down, int32_t slot) const;
+  std::byte* Staged(const Layer& layer, bool down, size_t place) const;
 
   const BalanceShape shape_;
   const int32_t rank_;  // among those that share the experts
@@ -118,10 +117,11 @@ class ExpertBalancer {
   ThreadPool* const pool_;
   std::byte* const staging_;
   std::vector<Layer> layers_;
-  Buffer tables_;               // first and slots of each layer, then the rows of all, then earlier
-  std::span<int64_t> counts_;   // in it: rows and earlier ones of all layers
+  Buffer tables_;               // first and slots of each layer, then what is counted of each
+  std::span<int64_t> counts_;   // in it: rows and choices of all layers
   std::vector<int64_t> taken_;  // as many
   Arena uploads_, transfers_;   // memory of the operations; of the host, that copies go through
+  int tables_in_flight_ = 0;
   ExpertBalanceOptions options_;
   SlabExchange* slabs_ = nullptr;  // null: not started
   int64_t since_ = 0;              // steps since a rearrangement was due
@@ -132,8 +132,6 @@ class ExpertBalancer {
   size_t next_layer_ = 0;     // to be planned; layers_.size(): all are
   size_t layer_ = 0;          // whose rounds these are
   std::deque<Moves> rounds_;
-  Moves arrived_;
-  ExpertSlots after_;
   double means_ = 0, busiest_before_ = 0, busiest_after_ = 0;
   BalanceNews news_;
 };

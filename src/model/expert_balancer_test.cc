@@ -65,6 +65,7 @@ class ExpertBalancerTest : public ::testing::Test {
     const ExpertCopies copies = balancer_->CopiesOf(1);
     const int32_t at = copies.first[static_cast<size_t>(expert)];
     copies.rows[static_cast<size_t>(copies.slots[static_cast<size_t>(at)])] += rows;
+    copies.chosen[static_cast<size_t>(expert)] += rows;
   }
   std::vector<int32_t> SlotsOf(int32_t expert) {
     const ExpertCopies copies = balancer_->CopiesOf(1);
@@ -82,8 +83,6 @@ using Counts = std::vector<float>;
 
 TEST_F(ExpertBalancerTest, TheWindowBeforeARearrangementIsCounted) {
   EXPECT_TRUE(balancer_->CopiesOf(0).empty());
-  balancer_->CopiesOf(1).rows[0] = 1000;  // of a trial
-
   balancer_->Start({.window = 2, .interval = 4}, others_);
   for (int64_t step = 0; step < 9; ++step) Step(1, int64_t{1} << step);
 
@@ -155,6 +154,18 @@ TEST_F(ExpertBalancerTest, ALineOfTheLogIsAboutOneStep) {
   std::vector<float> asked;  // of expert 5, or of rank 1 in the second layer
   for (const Counts& counts : others_.asked) asked.push_back(counts.back());
   EXPECT_EQ(asked, (std::vector<float>{0, 1, 4, 1 + 2 + 4 + 8, 16}));
+}
+
+TEST_F(ExpertBalancerTest, WhatTrialsCountedIsForgotten) {
+  balancer_->CopiesOf(1).rows[kSlots] = 1000;
+  balancer_->Start({.window = 4,
+                    .interval = 4,
+                    .log_interval = 3,
+                    .place = [](const BalanceShape&, const ExpertSlots& now) { return now; }},
+                   others_);
+  Step(0, 1);
+  ASSERT_EQ(others_.asked.size(), 2u);  // a line in the first step, and the first loads
+  EXPECT_EQ(others_.asked[0], (Counts{0, 0, 0, 0}));
 }
 
 }  // namespace

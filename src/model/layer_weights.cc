@@ -138,17 +138,13 @@ std::vector<int64_t> PartBytes(const WeightPlan& plan, const OpsTable& ops) {
   return bytes;
 }
 
-int64_t ExpertBytes(const PlannedLayer& layer, const OpsTable& ops) {
-  Placer placer(ops, nullptr);
-  placer.Place(layer.experts);
-  return placer.bytes();
-}
-
 int64_t StagingBytes(const WeightPlan& plan, const OpsTable& ops) {
-  int64_t most = 0;
-  if (!plan.stages_experts) return most;
-  for (const PlannedLayer& layer : plan.layers) most = std::max(most, ExpertBytes(layer, ops));
-  return most;
+  int64_t most = 0;  // of one expert
+  for (const PlannedLayer& layer : plan.layers) {
+    const MlpWeights experts = Placer(ops, nullptr).Place(layer.experts);
+    most = std::max(most, experts.gate_up.stride_bytes + experts.down.stride_bytes);
+  }
+  return most * plan.staged_experts;
 }
 
 std::string PartName(size_t part) {

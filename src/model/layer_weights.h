@@ -48,7 +48,7 @@ struct ModelWeights {
   PackedMatrix fc;        // [H, taps H], of a draft
   std::vector<LayerWeights> layers;
   std::vector<Buffer> memory;  // of the embedding and head, then one a layer
-  Buffer staging;              // WeightPlan::stages_experts: gate_up of each slot, then down
+  Buffer staging;              // WeightPlan::staged_experts: gate_up of each, then down
   int64_t bytes = 0;
 };
 

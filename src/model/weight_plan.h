@@ -62,9 +62,8 @@ struct WeightPlan {
   int32_t first_layer = 0;
   std::vector<PlannedLayer> layers;
   bool alike_layers = false;  // as in WeightOptions
-  // Room for the experts of one layer more, the largest, where those that come from other ranks
-  // wait until all are there.
-  bool stages_experts = false;
+  // Room for so many experts of a layer, the largest, on their way between slots.
+  int32_t staged_experts = 0;
   int missing_biases = 0;
   std::vector<std::string> notes;  // what is decoded, and why
 };

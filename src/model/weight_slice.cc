@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "parallel/expert_slots.h"
 #include "weights/quant/matrix_codec.h"
 
 namespace baltoro {
@@ -229,7 +230,10 @@ LayoutShape ShapeOf(const K2Config& config) {
 Result<WeightPlan> SliceWeights(const K2Config& config, WeightPlan whole, const RankShare& share) {
   BT_RETURN_IF_ERROR(CheckLayout(share.layout, ShapeOf(config)));
   WeightPlan plan = std::move(whole);
-  plan.stages_experts = share.layout.balanced_experts;
+  if (share.layout.balanced_experts) {
+    plan.staged_experts =
+        ExpertsOnTheirWay(BalanceShapeOf(share.layout, static_cast<int32_t>(config.experts)));
+  }
   const IndexRange layers = share.layers(config);
   plan.layers.erase(plan.layers.begin() + layers.end, plan.layers.end());
   plan.layers.erase(plan.layers.begin(), plan.layers.begin() + layers.begin);

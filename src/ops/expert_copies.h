@@ -12,7 +12,9 @@ namespace baltoro {
 struct ExpertCopies {
   std::span<const int32_t> first;  // [E + 1]; empty: experts are not balanced
   std::span<const int32_t> slots;  // [slots of all ranks]
-  std::span<int64_t> rows;         // [slots of all ranks]: one more for each row; empty: uncounted
+  // One more for each row: of each slot, and of each expert whatever its copy. Empty: uncounted.
+  std::span<int64_t> rows;    // [slots of all ranks]
+  std::span<int64_t> chosen;  // [E]
 
   bool empty() const { return first.empty(); }
 };

@@ -95,6 +95,7 @@ void ChooseCopies(const OpContext&, TensorView ids, const ExpertCopies& copies) 
     for (const int32_t expert : row) hash = MixChosen(hash, expert);
     for (int32_t& id : row) {
       BT_CHECK(id >= 0 && id < experts);
+      if (!copies.chosen.empty()) ++copies.chosen[static_cast<size_t>(id)];
       const int32_t first = copies.first[static_cast<size_t>(id)];
       const auto count = static_cast<uint32_t>(copies.first[static_cast<size_t>(id) + 1] - first);
       id = copies.slots[static_cast<size_t>(first) + ChosenCopy(hash, id, count)];

@@ -3,6 +3,7 @@
 // Where balanced experts lie, and how they get from one placement to the next: pure arithmetic,
 // which every rank does for itself with the same result.
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -36,16 +37,21 @@ struct ExpertMove {
   bool operator==(const ExpertMove&) const = default;
 };
 
-// Every slot whose expert changes, in the order of the slots; from the same rank where it has the
-// expert, else from the one of those that have it which sends least.
-std::vector<ExpertMove> MovesBetween(const BalanceShape& shape,
-                                     const ExpertSlots& before,
-                                     const ExpertSlots& after);
+// How many experts a rank may get in a round: it has room for so many beside its slots.
+inline constexpr int32_t kExpertsOnTheirWay = 2;
+inline int32_t ExpertsOnTheirWay(const BalanceShape& shape) {
+  return std::min(kExpertsOnTheirWay, SlotsOfRank(shape));
+}
 
-// The moves in rounds: in each a rank sends at most `each` slots and gets at most `each`, at most
-// one each way between two ranks, and moves at most `each` within itself.
-std::vector<std::vector<ExpertMove>> RoundsOf(const BalanceShape& shape,
-                                              const std::vector<ExpertMove>& moves,
-                                              int32_t each);
+// From one placement to another in rounds, of which each can be used once it is made: in a round a
+// slot gets what another had before it, and behind every round each expert is somewhere. In the end
+// a rank has the experts of `after`, in slots of its own choice; it keeps those that it has.
+//
+// A rank gets `each` experts at most in a round, and from another rank one at most; it sends `each`
+// at most, and one more where a round has no other way.
+std::vector<std::vector<ExpertMove>> RoundsBetween(const BalanceShape& shape,
+                                                   const ExpertSlots& before,
+                                                   const ExpertSlots& after,
+                                                   int32_t each);
 
 }  // namespace baltoro

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <random>
 #include <set>
@@ -25,47 +26,86 @@ TEST(ExpertSlotsTest, TheTableOfCopiesNamesEverySlotOnce) {
   EXPECT_EQ(table.slots, (std::vector<int32_t>{1, 3, 5, 2, 0, 4}));
 }
 
-TEST(ExpertSlotsTest, AnExpertComesFromItsOwnRankIfItCan) {
-  const BalanceShape shape{.experts = 3, .slots = 6, .ranks = 2};
-  // Slot 2 wants expert 0, which slots 1 and 3 have; slot 4 wants 1.
-  const auto moves = MovesBetween(shape, {2, 0, 1, 0, 2, 0}, {2, 0, 0, 0, 1, 0});
-  EXPECT_EQ(moves, (std::vector<ExpertMove>{{.from = 1, .to = 2}, {.from = 2, .to = 4}}));
+// Expert 1 has no other copy than the one in slot 1, so it goes to rank 1 before expert 4 comes.
+TEST(ExpertSlotsTest, TheLastCopyOfAnExpertGoesWhereItIsMissed) {
+  const BalanceShape shape{.experts = 5, .slots = 6, .ranks = 3};
+  const auto rounds = RoundsBetween(shape, {0, 1, 2, 3, 4, 2}, {0, 4, 1, 3, 4, 2}, 1);
+  EXPECT_EQ(rounds,
+            (std::vector<std::vector<ExpertMove>>{{{.from = 4, .to = 1}, {.from = 1, .to = 2}}}));
 }
 
-// Whatever the placements, moves bring the one to the other, and rounds stay within their bounds.
-TEST(ExpertSlotsTest, RoundsOfMovesLeadToThePlacement) {
+// Three ranks whose experts go round: no other order keeps each somewhere than all at once.
+TEST(ExpertSlotsTest, ExpertsThatChangePlacesMoveTogether) {
+  const BalanceShape shape{.experts = 3, .slots = 3, .ranks = 3};
+  const auto rounds = RoundsBetween(shape, {0, 1, 2}, {2, 0, 1}, 1);
+  ASSERT_EQ(rounds.size(), 1u);
+  EXPECT_EQ(rounds[0].size(), 3u);
+}
+
+struct RoundUse {
+  std::map<int32_t, int> sends, gets;
+  std::set<std::pair<int32_t, int32_t>> pairs;
+};
+
+std::vector<int32_t> ExpertsOfRank(const BalanceShape& shape, const ExpertSlots& placed, int rank) {
+  const auto begin = placed.begin() + rank * SlotsOfRank(shape);
+  std::vector<int32_t> experts(begin, begin + SlotsOfRank(shape));
+  std::ranges::sort(experts);
+  return experts;
+}
+
+// Whatever the placements, rounds bring the one to the other, nothing moves that need not, each
+// expert is somewhere behind every round, and rounds stay within their bounds.
+TEST(ExpertSlotsTest, RoundsLeadToThePlacement) {
   std::mt19937 random(5);
-  for (int round = 0; round < 200; ++round) {
-    const int32_t ranks = 2 + round % 5, each = 1 + round % 4;
-    const BalanceShape shape{.experts = ranks * each, .slots = ranks * (each + 1), .ranks = ranks};
+  size_t rounds_of_all = 0, least_of_all = 0;
+  for (int trial = 0; trial < 400; ++trial) {
+    const int32_t ranks = 2 + trial % 7, each = 1 + trial % 2, copies = trial % 3;
+    const int32_t held = 1 + trial % 5;
+    const BalanceShape shape{
+        .experts = ranks * held, .slots = ranks * (held + copies), .ranks = ranks};
     const auto place = [&] {
       std::vector<double> loads(static_cast<size_t>(shape.experts));
       for (double& load : loads) load = static_cast<double>(random() % 1000);
-      return BalanceExperts(shape, loads);
+      ExpertSlots placed = BalanceExperts(shape, loads);
+      if (trial % 4 == 0) std::ranges::shuffle(placed, random);
+      return placed;
     };
     const ExpertSlots before = place(), after = place();
-    const auto moves = MovesBetween(shape, before, after);
+    int most = 0;  // that a rank has to get
+    size_t needed = 0;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      std::vector<int32_t> got;
+      std::ranges::set_difference(ExpertsOfRank(shape, after, rank),
+                                  ExpertsOfRank(shape, before, rank), std::back_inserter(got));
+      most = std::max(most, static_cast<int>(got.size()));
+      needed += got.size();
+    }
     ExpertSlots reached = before;
     size_t count = 0;
-    for (const auto& now : RoundsOf(shape, moves, 2)) {
-      std::map<int32_t, int> sends, gets, within;
-      std::set<std::pair<int32_t, int32_t>> pairs;
+    const auto rounds = RoundsBetween(shape, before, after, each);
+    for (const auto& now : rounds) {
+      const ExpertSlots begun = reached;
+      RoundUse use;
       for (const ExpertMove& move : now) {
         ++count;
-        reached[static_cast<size_t>(move.to)] = before[static_cast<size_t>(move.from)];
+        reached[static_cast<size_t>(move.to)] = begun[static_cast<size_t>(move.from)];
         const int32_t from = RankOfSlot(shape, move.from), to = RankOfSlot(shape, move.to);
-        if (from == to) {
-          EXPECT_LE(++within[from], 2);
-          continue;
-        }
-        EXPECT_TRUE(pairs.insert({from, to}).second);
-        EXPECT_LE(++sends[from], 2);
-        EXPECT_LE(++gets[to], 2);
+        EXPECT_LE(++use.gets[to], each);
+        if (from == to) continue;
+        EXPECT_TRUE(use.pairs.insert({from, to}).second);
+        EXPECT_LE(++use.sends[from], each + 1);
       }
+      CopyTableOf(shape, reached);  // which checks that each expert is somewhere
     }
-    EXPECT_EQ(reached, after);
-    EXPECT_EQ(count, moves.size());
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(ExpertsOfRank(shape, reached, rank), ExpertsOfRank(shape, after, rank));
+    }
+    EXPECT_EQ(count, needed);
+    rounds_of_all += rounds.size();
+    least_of_all += static_cast<size_t>((most + each - 1) / each);
   }
+  EXPECT_LE(rounds_of_all, 2 * least_of_all);
 }
 
 }  // namespace

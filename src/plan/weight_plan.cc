@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "parallel/expert_slots.h"
+
 namespace baltoro {
 namespace {
 
@@ -104,9 +106,10 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& stored,
                                      : fmt::format("1/{} of each", layout.expert_ranks())));
   add("experts on their way",
       layout.balanced_experts && moe_layers > 0
-          ? cut.experts * MlpBytes(model.experts, c.hidden, cut.expert)
+          ? ExpertsOnTheirWay(BalanceShapeOf(layout, c.experts)) *
+                MlpBytes(model.experts, c.hidden, cut.expert)
           : 0,
-      how(model.experts, "those of one layer, between ranks (--enable-eplb)"));
+      how(model.experts, "between ranks (--enable-eplb)"));
   add("shared experts",
       moe_layers * (c.shared_experts > 0 ? MlpBytes(model.shared, c.hidden, cut.shared) : 0),
       how(model.shared, sliced));

@@ -175,7 +175,7 @@ TEST(WeightPlanTest, WholeExpertsTogetherAreTheExpertsOnce) {
   const auto items = WeightsOfRank(model, layout, PlaceOf(layout, 3));
   const auto moving = std::ranges::find(items, "experts on their way", &PlanItem::name);
   ASSERT_NE(moving, items.end());
-  EXPECT_EQ(moving->bytes, experts(layout, 3) / 60);  // of one layer
+  EXPECT_EQ(moving->bytes, experts(layout, 3) / 60 / 26 * 2);  // two of the 26 of a layer
 }
 
 TEST(WeightPlanTest, ACutInsideAGroupHoldsItsScaleTwice) {

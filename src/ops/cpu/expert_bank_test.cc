@@ -138,12 +138,13 @@ TEST(ExpertBankTest, RowsAreSpreadOverTheCopiesOfAnExpert) {
   for (int32_t t = 0; t < kRows; ++t) {
     for (const int32_t id : {1 + t % 15, 0, 1 + (t / 15 + t + 1) % 15}) ids.push_back(id);
   }
+  std::vector<int64_t> by_expert(kExperts, 0);
   const auto chosen = [&](int64_t begin, int64_t rows, std::span<int64_t> counts) {
     std::vector<int32_t> some(ids.begin() + begin * kTopK, ids.begin() + (begin + rows) * kTopK);
     Context context(1);
     CpuSmallOps(DType::kF32)
         .choose_copies(context.get(), TensorView(some.data(), DType::kI32, {rows, kTopK}),
-                       {.first = first, .slots = slots, .rows = counts});
+                       {.first = first, .slots = slots, .rows = counts, .chosen = by_expert});
     return some;
   };
 
@@ -159,6 +160,10 @@ TEST(ExpertBankTest, RowsAreSpreadOverTheCopiesOfAnExpert) {
   for (const size_t slot : {2, 9, 17}) {
     EXPECT_GT(counts[slot], kRows / 5) << slot;
     EXPECT_EQ(counts[slot], std::count(all.begin(), all.end(), static_cast<int32_t>(slot)));
+  }
+  EXPECT_EQ(by_expert[0], kRows);
+  for (int32_t e = 1; e < kExperts; ++e) {
+    EXPECT_EQ(by_expert[static_cast<size_t>(e)], std::ranges::count(ids, e)) << e;
   }
   const std::vector<int32_t> alone = chosen(77, 1, {});
   EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.begin() + 77 * kTopK));

@@ -167,11 +167,12 @@ struct Copies {
     std::mt19937_64 random(3);
     std::ranges::shuffle(slots, random);
     rows.assign(slots.size(), 0);
+    chosen.assign(static_cast<size_t>(experts), 0);
   }
-  ExpertCopies view() { return {.first = first, .slots = slots, .rows = rows}; }
+  ExpertCopies view() { return {.first = first, .slots = slots, .rows = rows, .chosen = chosen}; }
 
   std::vector<int32_t> first, slots;
-  std::vector<int64_t> rows;
+  std::vector<int64_t> rows, chosen;
 };
 
 template <typename T>
@@ -195,6 +196,7 @@ GPU_TEST(ChooseCopiesTest, AsOnCpus) {
     const Tensor first = OnBoth(DType::kI32, copies.first),
                  slots = OnBoth(DType::kI32, copies.slots);
     Tensor counts = OnBoth(DType::kI64, copies.rows);
+    Tensor chosen = OnBoth(DType::kI64, copies.chosen);
     for (const int64_t rows : kRowCounts) {
       Tensor ids(DType::kI32, rows, top_k);
       std::vector<int32_t> all(static_cast<size_t>(experts));
@@ -208,16 +210,19 @@ GPU_TEST(ChooseCopiesTest, AsOnCpus) {
       const ExpertCopies there{
           .first = Elements<const int32_t>(first.device()),
           .slots = Elements<const int32_t>(slots.device()),
-          .rows = counted ? Elements<int64_t>(counts.device()) : std::span<int64_t>()};
+          .rows = counted ? Elements<int64_t>(counts.device()) : std::span<int64_t>(),
+          .chosen = counted ? Elements<int64_t>(chosen.device()) : std::span<int64_t>()};
       ChooseCopies(device.ctx(), ids.device(), there);
       device.Wait();
       ExpertCopies here = copies.view();
-      if (!counted) here.rows = {};
+      if (!counted) here.rows = here.chosen = {};
       ReferenceSmallOps().choose_copies({}, ids.host(), here);
       const std::string name = std::to_string(experts) + " experts, rows " + std::to_string(rows);
       ExpectSameBytes("copies of " + name, ids.FromDevice(), ids.bytes());
       std::memcpy(counts.bytes().data(), copies.rows.data(), counts.bytes().size());
       ExpectSameBytes("counts of " + name, counts.FromDevice(), counts.bytes());
+      std::memcpy(chosen.bytes().data(), copies.chosen.data(), chosen.bytes().size());
+      ExpectSameBytes("experts of " + name, chosen.FromDevice(), chosen.bytes());
     }
   }
 }
@@ -227,15 +232,18 @@ GPU_TEST(ChooseCopiesTest, RowsOfNoExpertsKeepNoneAndAreNotCounted) {
   Copies copies(16);
   const Tensor first = OnBoth(DType::kI32, copies.first), slots = OnBoth(DType::kI32, copies.slots);
   const Tensor counts = OnBoth(DType::kI64, copies.rows);
+  const Tensor chosen = OnBoth(DType::kI64, copies.chosen);
   Tensor ids = OnBoth(DType::kI32, std::vector<int32_t>(12, -1));
   const TensorView rows(ids.device().data, DType::kI32, {3, 4});
   ChooseCopies(device.ctx(), rows,
                {.first = Elements<const int32_t>(first.device()),
                 .slots = Elements<const int32_t>(slots.device()),
-                .rows = Elements<int64_t>(counts.device())});
+                .rows = Elements<int64_t>(counts.device()),
+                .chosen = Elements<int64_t>(chosen.device())});
   device.Wait();
   GPU_EXPECT(ids.FromDevice() == std::vector<char>(12 * sizeof(int32_t), char(-1)));
   GPU_EXPECT(counts.FromDevice() == std::vector<char>(copies.rows.size() * 8, char{0}));
+  GPU_EXPECT(chosen.FromDevice() == std::vector<char>(copies.chosen.size() * 8, char{0}));
 }
 
 }  // namespace
