@@ -123,6 +123,12 @@ TEST(ReplicaOptions, AHeadMayHaveNoReplica) {
   EXPECT_THAT(Error({"-dpl", "0"}), HasSubstr("--data-parallel-size 2 or more"));
   EXPECT_THAT(Error({"-dp", "4", "-dpl", "0", "--data-parallel-hybrid-lb"}),
               HasSubstr("needs one"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "0", "-dpr", "2", "-dpa", "10.0.0.1"}),
+              HasSubstr("--data-parallel-start-rank without --headless"));
+  for (const char* here : {"0", "1"}) {
+    EXPECT_THAT(Error({"-dp", "4", "-dpl", here, "-dpa", "10.0.0.1", "--engine-in-process"}),
+                HasSubstr("--engine-in-process"));
+  }
 }
 
 TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {

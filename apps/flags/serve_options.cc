@@ -150,7 +150,7 @@ Status FillNodes(const FlagReader& flags, const Environment& environment, ServeO
   flags.Get("headless", options.headless);
   flags.Get("cluster-key-file", options.cluster_key_file);
   flags.Get("head-timeout", options.head_timeout);
-  if (options.replicas.here > 1 && options.engine_in_process) {
+  if (options.engine_in_process && (options.replicas.here > 1 || options.replicas.over_nodes)) {
     return InvalidArgument(
         "--engine-in-process has one engine; leave it out with --data-parallel-size");
   }

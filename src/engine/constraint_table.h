@@ -1,7 +1,8 @@
 #pragma once
 
 // The constraints of one replica's open requests, from the time they are made until their requests
-// end: they outlive slots and preemptions. Kept where tokens are sampled, not in plans. Any thread.
+// end: they outlive slots and preemptions. Kept where tokens are sampled, not in plans. On a node
+// that is not the head each is in here for a step alone (followed_constraints.h). Any thread.
 
 #include <memory>
 #include <mutex>

@@ -167,6 +167,10 @@ def test_answers_with_a_form_come_from_every_replica(one_rank, nodes):
         text = pinned(nodes.head, rank).completions.create(model="pocket", prompt="A number:", max_tokens=20, temperature=0, extra_body={
             "structured_outputs": {"regex": "[0-9]{3}-[a-c]{2}"}}).choices[0].text
         assert re.fullmatch("[0-9]{3}-[a-c]{2}", text), text
+    # What may end or go on: the model says when.
+    ends = [pinned(nodes.head, rank).chat.completions.create(**asked, extra_body={
+        "chat_template_kwargs": {"thinking": False}, "structured_outputs": {"regex": "[0-9]+"}}).choices[0] for rank in (0, 3)]
+    assert [one.finish_reason for one in ends] == ["stop", "stop"] and ends[0].message.content == ends[1].message.content, ends
     assert ask_all(pinned(nodes.head, 3), PROMPTS) == one_rank
 
 
