@@ -6,12 +6,19 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 import openai
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("BALTORO", str(ROOT / "build/release/apps/baltoro"))
+
+
+def metrics_of(server):
+    """With all that came before: an engine counts for its door ten times a second."""
+    time.sleep(0.3)
+    return urllib.request.urlopen(server.url + "/metrics").read().decode()
 
 
 class Server:

@@ -6,10 +6,9 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.request
 
 import pytest
-from conftest import PROGRAM, ROOT, Server
+from conftest import PROGRAM, ROOT, Server, metrics_of
 from test_pictures import BLUE, RED, encoded, model as seeing_model  # noqa: F401, a fixture
 
 GUIDES = ROOT / "tests/guides"
@@ -36,7 +35,7 @@ def row(table, label):
 
 
 def counter(server, name):
-    text = urllib.request.urlopen(server.url + "/metrics").read().decode()
+    text = metrics_of(server)
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"vllm:{name}{{"))
 
 

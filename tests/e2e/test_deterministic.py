@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from conftest import ROOT, Server
+from conftest import ROOT, Server, metrics_of
 
 MODEL = str(ROOT / "pocket/model")
 WORDS = "the sun rose over seven hills and 31 birds sang of rain while we counted 58 stones by the old river".split()
@@ -53,7 +53,7 @@ def test_sixteen_at_once_get_what_each_gets_alone(alone, flags):
                 answers = list(pool.map(lambda i: ask(server, bodies[i])[:2], order))
             for i, answer in zip(order, answers):
                 assert answer == alone[i], bodies[i]
-        metrics = urllib.request.urlopen(server.url + "/metrics").read().decode()
+        metrics = metrics_of(server)
         if flags:
             preemptions = [line for line in metrics.splitlines() if line.startswith("vllm:num_preemptions_total")]
             assert float(preemptions[0].split()[-1]) > 0

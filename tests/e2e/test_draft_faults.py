@@ -11,7 +11,7 @@ import urllib.request
 import numpy
 import openai
 import pytest
-from conftest import ROOT, Server
+from conftest import ROOT, Server, metrics_of
 from nodes import Cluster, wait_for
 from random_draft import random_draft, write_draft
 from wide_pocket import read_safetensors, write_safetensors
@@ -40,7 +40,7 @@ def ask_all(server):
 
 
 def counter(server, name):
-    text = urllib.request.urlopen(server.url + "/metrics").read().decode()
+    text = metrics_of(server)
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + "{"))
 
 

@@ -12,6 +12,7 @@ import urllib.request
 import openai
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -71,6 +72,16 @@ class Page:
 
     def one(self, selector):
         return self.wait(lambda: [e for e in self.all(selector) if e.is_displayed()], selector)[0]
+
+    def click(self, selector, index):
+        """One of several, which the page may draw anew at that moment."""
+        def clicked():
+            try:
+                self.all(selector)[index].click()
+            except (IndexError, StaleElementReferenceException):
+                return False
+            return True
+        self.wait(clicked, selector)
 
     def text(self, selector):
         return self.js("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
@@ -319,8 +330,8 @@ def test_what_is_copied_runs(page, locked):
     copied = []
     for index in range(3):
         page.one("nav a[href='#code']").click()
-        page.all("#code button")[index].click()
-        page.wait(lambda: page.all("#code button")[index].text == "Copied", "the copy")
+        page.click("#code button", index)
+        page.wait(lambda: page.js("return document.querySelectorAll('#code button')[arguments[0]]?.textContent", index) == "Copied", "the copy")
         page.one("nav a[href='#chat']").click()
         page.js("document.querySelector('#system').value = ''; document.querySelector('#parameters').open = true")
         page.one("#system").send_keys(Keys.CONTROL, "v")

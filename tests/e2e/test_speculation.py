@@ -8,7 +8,7 @@ import subprocess
 import urllib.request
 
 import pytest
-from conftest import PROGRAM, ROOT, Server
+from conftest import PROGRAM, ROOT, Server, metrics_of
 
 LONG = os.environ.get("BALTORO_LONG") == "1"
 MODEL = str(ROOT / "pocket/model")
@@ -42,7 +42,7 @@ def post(server, path, body):
 
 def counters(server):
     out = {}
-    for line in urllib.request.urlopen(server.url + "/metrics").read().decode().splitlines():
+    for line in metrics_of(server).splitlines():
         if line.startswith("vllm:spec_decode") or line.startswith("vllm:num_preemptions"):
             name, value = line.rsplit(" ", 1)
             out[name.replace('engine="0",model_name="pocket"', "").replace("{}", "").replace("{,", "{")] = float(value)

@@ -16,7 +16,7 @@ import urllib.request
 import jsonschema
 import pytest
 
-from conftest import ROOT, Server
+from conftest import ROOT, Server, metrics_of
 from random_draft import make_random_draft
 
 LONG = os.environ.get("BALTORO_LONG") == "1"
@@ -253,7 +253,7 @@ def summary(kind, results):
 
 def accepted(server):
     """Tokens of drafts."""
-    text = urllib.request.urlopen(server.url + "/metrics").read().decode()
+    text = metrics_of(server)
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
                if line.startswith("vllm:spec_decode_num_accepted_tokens_total{"))
 
