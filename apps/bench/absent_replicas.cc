@@ -1,8 +1,5 @@
 #include "bench/absent_replicas.h"
 
-#include <cstring>
-
-#include "base/check.h"
 #include "ops/compose/small_ops.h"
 #include "ops/group_rows.h"
 
@@ -19,26 +16,14 @@ void AbsentReplicas::Gather(const OpContext& context,
     const auto* const own = static_cast<const std::byte*>(tensors[i].own.data);
     const int64_t bytes = rows[0] * RowBytes(tensors[i].own);
     if (i == kChosen) {
-      Copy(context, all, own, replicas * bytes);
+      CopyBytes(*ops_.small, context, all, own, replicas * bytes);
       continue;
     }
     const int64_t brought = brings_ ? replicas : 1;
-    for (int64_t r = 0; r < brought; ++r) Copy(context, all + r * bytes, own, bytes);
+    for (int64_t r = 0; r < brought; ++r) {
+      CopyBytes(*ops_.small, context, all + r * bytes, own, bytes);
+    }
   }
-}
-
-void AbsentReplicas::Copy(const OpContext& context,
-                          void* to,
-                          const void* from,
-                          int64_t bytes) const {
-  if (ops_.memory->kind() == DeviceKind::kCpu) {
-    std::memcpy(to, from, static_cast<size_t>(bytes));
-    return;
-  }
-  constexpr int64_t kWord = sizeof(float);  // a copy moves words
-  BT_CHECK(bytes % kWord == 0);
-  ops_.small->copy(context, TensorView(to, DType::kF32, {1, bytes / kWord}),
-                   TensorView(const_cast<void*>(from), DType::kF32, {1, bytes / kWord}));
 }
 
 }  // namespace baltoro

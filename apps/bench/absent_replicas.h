@@ -29,7 +29,6 @@ class AbsentReplicas final : public NoRanks, private ExpertExchange {
               std::span<const Gathered> tensors,
               std::span<const int64_t> rows) override;
   void AddBack(const OpContext&, TensorView, TensorView, std::span<const int64_t>) override {}
-  void Copy(const OpContext& context, void* to, const void* from, int64_t bytes) const;
 
   const OpsTable& ops_;
   bool brings_ = true;

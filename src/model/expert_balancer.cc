@@ -120,11 +120,7 @@ OpContext ExpertBalancer::Context() {
 }
 
 void ExpertBalancer::Copy(void* to, const void* from, int64_t bytes) {
-  const auto words = [&](const void* data) {
-    return TensorView(const_cast<void*>(data), DType::kF32, {1, bytes / 4});
-  };
-  BT_CHECK(bytes % 4 == 0);
-  ops_.small->copy(Context(), words(to), words(from));
+  CopyBytes(*ops_.small, Context(), to, from, bytes);
 }
 
 void ExpertBalancer::Start(const ExpertBalanceOptions& options, SlabExchange& slabs) {
@@ -171,11 +167,8 @@ void ExpertBalancer::BeginStep() {
 
 // Of all steps since they were taken or dropped.
 void ExpertBalancer::TakeRows() {
-  const Status fetched =
-      ops_.fetch(Context(), taken_.data(), counts_.data(), counts_.size() * sizeof(int64_t));
-  if (!fetched.ok()) BT_LOG(Error, "{}", fetched.message());
-  BT_CHECK(fetched.ok());
-  ForgetTransfers();
+  HaveArrived(
+      ops_.fetch(Context(), taken_.data(), counts_.data(), counts_.size() * sizeof(int64_t)));
   const int64_t* counts = taken_.data();
   for (Layer& layer : layers_) {
     for (int64_t& rows : layer.rows) rows = *counts++;
@@ -187,8 +180,10 @@ void ExpertBalancer::TakeRows() {
   DropRows();
 }
 
-// What went through the host's memory has arrived.
-void ExpertBalancer::ForgetTransfers() {
+// All that was queued has ended so: what went through the host's memory is where it should be.
+void ExpertBalancer::HaveArrived(const Status& ended) {
+  if (!ended.ok()) BT_LOG(Error, "{}", ended.message());
+  BT_CHECK(ended.ok());
   transfers_.Reset();
   tables_in_flight_ = 0;
 }
@@ -336,12 +331,7 @@ void ExpertBalancer::Use(Layer& layer, const Moves& moves) {
   news_.moved_experts += moves.size();
   const std::vector<int32_t> host = HostTable(shape_, layer.placed);
   const size_t bytes = host.size() * sizeof(int32_t);
-  if (tables_in_flight_ == kTablesInFlight) {
-    const Status waited = ops_.wait(Context());
-    if (!waited.ok()) BT_LOG(Error, "{}", waited.message());
-    BT_CHECK(waited.ok());
-    ForgetTransfers();
-  }
+  if (tables_in_flight_ == kTablesInFlight) HaveArrived(ops_.wait(Context()));
   ++tables_in_flight_;
   uploads_.Reset();  // what was brought there before has been read when this arrives
   const void* const brought = ops_.upload(Context(), uploads_, host.data(), bytes);

@@ -51,7 +51,8 @@ struct ExpertBalanceOptions {
   bool tells = false;        // this rank writes lines and calls `tell`
   std::string model = {};    // its name in lines
   std::function<void(const BalanceNews&)> tell = {};  // behind each rearrangement
-  int64_t step_bytes = int64_t{16} << 20;  // that a rank gets in a step; one expert at least
+  // That a rank gets in a step; one expert at least, kExpertsOnTheirWay at most.
+  int64_t step_bytes = int64_t{16} << 20;
   // For tests: the next placement, the same on all ranks, whatever it is worth. Empty: by loads.
   std::function<ExpertSlots(const BalanceShape&, const ExpertSlots& now)> place = {};
 };
@@ -101,7 +102,7 @@ class ExpertBalancer {
   bool logs() const { return options_.log_interval > 0 && since_ % options_.log_interval == 0; }
   void TakeRows();
   void DropRows();
-  void ForgetTransfers();
+  void HaveArrived(const Status& ended);
   void LogStep();
   void AddUpLoads();
   void MoveSome();

@@ -16,6 +16,11 @@
 
 namespace baltoro {
 
+// What an expert bank takes grows with its rows: those of a group are computed in parts of so many,
+// or as many as one replica has in any case. Each part reads the weights: 16 replicas that decode
+// 256 rows each are one part.
+inline constexpr int64_t kGroupRowsAtOnce = 4096;
+
 inline int64_t RowBytes(const TensorView& x) {
   return x.dim(1) * SizeOf(x.dtype);
 }

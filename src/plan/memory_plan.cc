@@ -11,6 +11,7 @@
 #include "model/model_ranks.h"
 #include "model/weight_slice.h"
 #include "ops/gpu_exchange.h"
+#include "ops/group_rows.h"
 #include "parallel/nodes.h"
 
 namespace baltoro {
@@ -34,7 +35,7 @@ constexpr int64_t kHeadParts = 53 * kMib;     // of heads with keys of their own
 constexpr int64_t kKeyPieces = 2 * 132;       // of contexts, two a multiprocessor
 
 // Tokens that an expert bank, and an expanded stretch of cached keys, work on at a time.
-constexpr int64_t kExpertTokens = 2048, kGroupExpertTokens = 4096;
+constexpr int64_t kExpertTokens = 2048;
 constexpr int64_t kExpandedTokens = 8192;
 
 // The groups of a rank that go by NCCL, as JoinedRanks (comm/symmetric) finds out when ranks meet:
@@ -183,10 +184,9 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
       o.layout.whole_experts ? c.moe_intermediate : up(c.moe_intermediate, o.layout.expert_ranks());
   // Of all replicas that share the experts.
   const int64_t group_tokens = tokens * o.layout.data;
-  // A group's are computed in parts (ops/compose/composed_state.cc), each no less than the rows of
-  // one replica.
+  // A group's are computed in parts, each no less than the rows of one replica.
   const int64_t expert_tokens = std::min(
-      group_tokens, o.layout.data > 1 ? std::max(kGroupExpertTokens, tokens) : kExpertTokens);
+      group_tokens, o.layout.data > 1 ? std::max(kGroupRowsAtOnce, tokens) : kExpertTokens);
   const int64_t pairs = expert_tokens * c.router.top_k;
   // A draft takes what a sequence of one token takes.
   const int64_t decode_rows = o.max_num_seqs * int64_t{1 + o.drafts};

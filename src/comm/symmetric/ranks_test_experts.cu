@@ -299,13 +299,7 @@ GPU_TEST(RanksTest, AReplicaThatStaysAwayIsNamed) {
       self.Meet();
       const auto begin = std::chrono::steady_clock::now();
       for (int i = 0; i < 20 && self.rank == 0; ++i) step.Queue(self);
-      self.Wait();
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      if (taken.count() > 5) findings.Add("ended late");
-      self.all->arrive_and_wait();
-      if (self.ops->status().message() != "ranks: rank 0 waited for rank 1 in vain") {
-        findings.Add(self.ops->status().message());
-      }
+      ExpectVainWait(self, findings, begin);
     }));
   }
 }

@@ -280,4 +280,17 @@ struct Copies {
   OrderedRows ordered;
 };
 
+// Rank 0 has queued since `begin` what rank 1 has no part in: both end soon, and say so.
+inline void ExpectVainWait(Rank& self,
+                           Findings& findings,
+                           std::chrono::steady_clock::time_point begin) {
+  self.Wait();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  if (taken.count() > 5) findings.Add("ended late");
+  self.all->arrive_and_wait();
+  if (self.ops->status().message() != "ranks: rank 0 waited for rank 1 in vain") {
+    findings.Add(self.ops->status().message());
+  }
+}
+
 }  // namespace baltoro::cuda::ranks_test

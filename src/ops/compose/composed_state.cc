@@ -6,18 +6,10 @@
 
 #include "base/check.h"
 #include "ops/expert_exchange.h"
+#include "ops/group_rows.h"
 #include "ops/rank_ops.h"
 
 namespace baltoro {
-namespace {
-
-// What a bank takes grows with its rows: those of a group are computed in parts of so many, or as
-// many as one replica has in any case. Each part reads the weights: 16 replicas that decode 256
-// rows each are one part.
-constexpr int64_t kGroupRowsAtOnce = 4096;
-
-}  // namespace
-
 ComposedState::ComposedState(
     const SmallOps& ops, const OpContext& context, Arena& arena, const StepShape& shape, DType part)
     : ops_(ops), context_(context), shape_(shape) {

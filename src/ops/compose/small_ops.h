@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/check.h"
 #include "ops/attention.h"
 #include "ops/context.h"
 #include "ops/expert_copies.h"
@@ -120,5 +121,13 @@ struct SmallOps {
 
 const SmallOps& ReferenceSmallOps();
 const SmallOps& CpuSmallOps(DType act);
+
+// Bytes of the operations' memory, a multiple of four, by `copy`.
+inline void CopyBytes(
+    const SmallOps& ops, const OpContext& context, void* to, const void* from, int64_t bytes) {
+  BT_CHECK(bytes % 4 == 0);
+  ops.copy(context, TensorView(to, DType::kF32, {1, bytes / 4}),
+           TensorView(const_cast<void*>(from), DType::kF32, {1, bytes / 4}));
+}
 
 }  // namespace baltoro
