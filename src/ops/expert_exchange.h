@@ -32,8 +32,9 @@ class ExpertExchange {
                       std::span<const Gathered> tensors,
                       std::span<const int64_t> rows) = 0;
   // own [rows of this replica, n] f32 += its part of `all` [G, n] f32, added up over the replicas
-  // in their order. Both contiguous. GPUs may send parts rounded to bf16, all ranks alike; there
-  // each of the two may be bf16 as well.
+  // in their order; where a group lies on several hosts it may be over those of each, then over the
+  // hosts (compose/two_level_exchange.h). Both contiguous. GPUs may send parts, and sums of a host,
+  // rounded to bf16, all ranks alike; there each of the two may be bf16 as well.
   virtual void AddBack(const OpContext&,
                        TensorView own,
                        TensorView all,

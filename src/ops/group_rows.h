@@ -49,6 +49,21 @@ inline void CheckAddedBack(const TensorView& own,
   BT_CHECK(own.dim(0) == rows[self] && own.contiguous() && all.contiguous());
 }
 
+// Of the ranks of a group, each with the host that it lies on: how many lie on each host, where
+// they are equally many, in blocks; 0 where they are not.
+inline int64_t RanksOfHost(std::span<const int32_t> hosts) {
+  const auto block = [&](size_t first) {
+    size_t end = first;
+    while (end < hosts.size() && hosts[end] == hosts[first]) ++end;
+    return end - first;
+  };
+  const size_t ranks = hosts.empty() ? 0 : block(0);
+  for (size_t first = 0; first < hosts.size(); first += ranks) {
+    if (block(first) != ranks) return 0;
+  }
+  return static_cast<int64_t>(ranks);
+}
+
 struct RowRange {
   int64_t begin = 0, count = 0;  // of the rows of all
   bool operator==(const RowRange&) const = default;

@@ -35,6 +35,20 @@ TEST(GroupRowsTest, PartsHaveEveryRowOnce) {
   }
 }
 
+TEST(GroupRowsTest, RanksOfAHostAreCountedWhereTheyAreEquallyMany) {
+  const auto count = [](std::vector<int32_t> hosts) { return RanksOfHost(hosts); };
+  EXPECT_EQ(count({}), 0);
+  EXPECT_EQ(count({7}), 1);
+  EXPECT_EQ(count({7, 7, 7}), 3);
+  EXPECT_EQ(count({0, 0, 5, 5}), 2);
+  EXPECT_EQ(count({0, 1, 2}), 1);
+  EXPECT_EQ(count({0, 0, 0, 1, 1}), 0);
+  EXPECT_EQ(count({0, 1, 1}), 0);
+  EXPECT_EQ(count({0, 0, 1, 1, 2}), 0);
+  // In turn: none has a neighbour of its host.
+  EXPECT_EQ(count({0, 1, 0, 1}), 1);
+}
+
 using Messages = std::vector<RowMessages>;
 using Maker = Messages (*)(std::span<const RowRange>, size_t);
 
