@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -102,6 +103,22 @@ Result<std::unique_ptr<K2Model>> Load(const Case& one,
   return model;
 }
 
+// Ranks as on several machines: BALTORO_TEST_HOSTS=2x4 deals them out to two, which have four
+// devices each (BALTORO_TEST_CARD_SHARES=2x4: shares of two GPUs).
+struct Seat {
+  int device = 0;
+  int32_t host = 0;
+};
+Seat SeatOf(int32_t rank, int32_t ranks) {
+  const char* const wish = std::getenv("BALTORO_TEST_HOSTS");
+  int hosts = 1, devices = 0;
+  if (wish == nullptr || std::sscanf(wish, "%dx%d", &hosts, &devices) != 2 || ranks < hosts) {
+    return {.device = rank};
+  }
+  const int32_t of_host = ranks / hosts;
+  return {.device = rank / of_host * devices + rank % of_host, .host = rank / of_host};
+}
+
 constexpr int32_t kRedundant = 4;
 
 // What experts that moved came to, of the ranks that tell it.
@@ -142,16 +159,19 @@ Result<RankParts> MakeRankOf(const Case& one,
                              Link* link,
                              bool samples,
                              const std::shared_ptr<ConstraintTable>& table) {
-  BT_ASSIGN_OR_RETURN(const OpsTable* const ops, Open(link->rank()));
+  const Seat seat = SeatOf(link->rank(), layout.ranks());
+  BT_ASSIGN_OR_RETURN(const OpsTable* const ops, Open(seat.device));
   RankParts parts;
   if (layout.ranks() == 1) {
     // Alone.
   } else if (OnCpu()) {
     BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
   } else {
-    BT_ASSIGN_OR_RETURN(parts.ranks,
-                        JoinGpuRanks(link, layout, Config(),
-                                     {.ops = ops, .device = link->rank(), .tokens_max = kTokens}));
+    BT_ASSIGN_OR_RETURN(
+        parts.ranks,
+        JoinGpuRanks(
+            link, layout, Config(),
+            {.ops = ops, .device = seat.device, .tokens_max = kTokens, .host = seat.host}));
   }
   auto pool = std::make_unique<ThreadPool>(1);
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,

@@ -19,6 +19,7 @@ struct GpuRankOptions {
   int device = 0;
   int64_t tokens_max = 0;  // of a step
   bool nccl_only = false;  // also where GPUs reach each other's memory
+  int32_t host = 0;        // for tests: as of GpuRankArgs
 };
 
 // On the thread that will use it; all ranks of the link's world call it at the same time. The link

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
+#include "ops/compose/two_level_exchange.h"
+#include "ops/group_rows.h"
 #include "ops/rank_ops.h"
 
 namespace baltoro::cuda {
@@ -110,8 +113,36 @@ inline int64_t ExchangeLanes(int64_t lanes_of_row, int64_t rows_max) {
   return std::max(lanes_of_row, std::min(kExchangeLanes, lanes_of_row * rows_max));
 }
 
-// The memory that each rank of a world brings, equal on all; without what NCCL takes.
-inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
+// How many replicas of a group lie on each host, equally many in all groups of the world; 0: they
+// do not. `hosts`: of each rank of the world.
+inline int64_t ReplicasOfHost(const GpuRankArgs& args, const std::vector<int32_t>& hosts) {
+  const int32_t of_replica = args.ranks / args.data;
+  int64_t count = 0;
+  for (int32_t place = 0; place < of_replica; ++place) {
+    std::vector<int32_t> of_group;
+    for (int32_t rank = place; rank < args.ranks; rank += of_replica) {
+      of_group.push_back(hosts[static_cast<size_t>(rank)]);
+    }
+    const int64_t of_this = RanksOfHost(of_group);
+    if (place > 0 && of_this != count) return 0;
+    count = of_this;
+  }
+  return count;
+}
+
+// Of one row of all tensors that replicas gather, and of what comes back for it.
+inline int64_t GroupRowBytes(const GpuRankArgs& args) {
+  return std::max(args.expert_row_bytes, args.hidden * 2);
+}
+
+// What rows of replicas on `hosts` hosts lie in between their two ways (two_level_exchange.h).
+inline int64_t RoomBetweenHosts(const GpuRankArgs& args, int64_t hosts) {
+  return TwoLevelExchange::RoomBytes(hosts, args.rows_max, GroupRowBytes(args), args.hidden * 2);
+}
+
+// The memory that each rank of a world brings, equal on all; without what NCCL takes. `together`:
+// how many replicas of a group exchange rows over it, where they do.
+inline MemoryPlan PlanMemory(const GpuRankArgs& args, int64_t together) {
   MemoryPlan plan;
   const bool shares_memory = args.tensor > 1 && args.tensor <= kPeersMax && !args.nccl_only;
   if (shares_memory) {
@@ -131,16 +162,16 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
     const int64_t lanes = Quotient(args.head_bytes / args.decode_context, kPacketBytes);
     plan.heads = {.lanes = ExchangeLanes(lanes, args.rows_max), .ranks = args.decode_context};
   }
-  if (args.data > 1 && args.data <= kPeersMax && !args.nccl_only) {
-    const int64_t row_bytes = std::max(args.expert_row_bytes, args.hidden * 2);
+  if (together > 1 && together <= kPeersMax && !args.nccl_only) {
+    const int64_t row_bytes = GroupRowBytes(args);
     const auto lanes = [&](int64_t rows) {
       return Quotient(rows * row_bytes, kGuardedBytes) + kGatheredMax;
     };
     plan.group = {.lanes = std::max(lanes(1), std::min(kGroupLanes, lanes(args.rows_max))),
-                  .ranks = args.data};
+                  .ranks = together};
     // A chunk of few rows is cut smaller, so that as many blocks as a GPU runs have one.
     const int64_t chunks = Quotient(args.rows_max * row_bytes, kPieceBytes) + kGatheredMax;
-    plan.chunks = {.chunks = std::clamp(chunks, kChunksLeast, kChunksMost), .ranks = args.data};
+    plan.chunks = {.chunks = std::clamp(chunks, kChunksLeast, kChunksMost), .ranks = together};
   }
   if (args.balances && args.tensor * args.data <= kPeersMax && !args.nccl_only) {
     plan.trade = {.ranks = args.tensor * args.data};
@@ -176,6 +207,10 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
   plan.pipe_packets = take(stages ? kPipeBytes : 0);
   plan.bytes = at;
   return plan;
+}
+// Of replicas on one host.
+inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
+  return PlanMemory(args, args.data);
 }
 
 }  // namespace baltoro::cuda

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/gpu_exchange.h"
+
 namespace baltoro {
 namespace {
 
@@ -47,6 +49,24 @@ TEST(GroupRowsTest, RanksOfAHostAreCountedWhereTheyAreEquallyMany) {
   EXPECT_EQ(count({0, 0, 1, 1, 2}), 0);
   // In turn: none has a neighbour of its host.
   EXPECT_EQ(count({0, 1, 0, 1}), 1);
+}
+
+// Every group of replicas must lie in the same way.
+TEST(GroupRowsTest, ReplicasOfAHostAreCountedForAllGroups) {
+  const auto count = [](int32_t data, std::vector<int32_t> hosts) {
+    GpuRankArgs args;
+    args.ranks = static_cast<int32_t>(hosts.size());
+    args.data = data;
+    return cuda::ReplicasOfHost(args, hosts);
+  };
+  EXPECT_EQ(count(1, {0, 0, 1, 1}), 1);
+  EXPECT_EQ(count(4, {0, 0, 2, 2}), 2);
+  EXPECT_EQ(count(4, {0, 0, 0, 3}), 0);
+  // Two ranks of each replica.
+  EXPECT_EQ(count(4, {0, 0, 0, 0, 4, 4, 4, 4}), 2);
+  EXPECT_EQ(count(2, {0, 0, 0, 0}), 2);
+  // The first ranks lie two on a host, the second one on each.
+  EXPECT_EQ(count(4, {0, 1, 0, 3, 4, 5, 4, 7}), 0);
 }
 
 using Messages = std::vector<RowMessages>;

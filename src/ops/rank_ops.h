@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "base/status.h"
 #include "ops/expert_exchange.h"
@@ -37,6 +38,8 @@ class RankOps {
   // Whether the parts that Sum and SumAddRmsNorm add may be bf16 (hidden_state.h): where parts
   // travel so in any case.
   virtual bool takes_rounded_parts() const { return false; }
+  // What an operator should know of how this rank reaches the others; empty: nothing.
+  virtual std::string remark() const { return {}; }
   // Ends what waits, here and on the ranks that can be reached; status() says so from then on. Any
   // thread, while this lives.
   virtual void Abort() {}
@@ -123,6 +126,8 @@ struct GpuRankArgs {
   RankExchange exchange;
   int64_t patience_ms = 10'000;  // how long an operation waits for another rank
   bool nccl_only = false;        // also where GPUs reach each other's memory
+  // For tests: ranks of one machine that have different numbers count as on different hosts.
+  int32_t host = 0;
 };
 
 }  // namespace baltoro

@@ -67,13 +67,30 @@ int32_t NcclGroups(const ParallelLayout& layout, int32_t nodes) {
          (experts ? 1 : 0);
 }
 
+// Of a group of replicas, as JoinedRanks counts them; 0: not equally many.
+int64_t ReplicasOfNode(const GpuRankArgs& args, const ParallelLayout& layout, int32_t nodes) {
+  if (!CheckNodes(layout, nodes).ok()) return 0;
+  std::vector<int32_t> of_ranks;
+  for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
+    of_ranks.push_back(NodeOfRank(layout, nodes, rank));
+  }
+  return cuda::ReplicasOfHost(args, of_ranks);
+}
+
 // What ranks bring so that others reach it, to the byte.
 void AddExchange(const K2Config& config, const PlanOptions& o, std::vector<PlanItem>& out) {
   const ParallelLayout& layout = o.layout;
   if (layout.ranks() == 1) return;
   const GpuRankArgs args = RankArgsOf(config, layout, 0, o.max_num_batched_tokens, DType::kBf16);
-  out.push_back(
-      {"exchange of ranks", static_cast<int64_t>(cuda::PlanMemory(args).bytes), "in all steps"});
+  const int64_t of_node = ReplicasOfNode(args, layout, o.nodes);
+  out.push_back({"exchange of ranks", static_cast<int64_t>(cuda::PlanMemory(args, of_node).bytes),
+                 "in all steps"});
+  if (of_node > 1 && of_node < layout.data && of_node <= cuda::kPeersMax) {
+    const int64_t nodes = layout.data / of_node;
+    out.push_back(
+        {"rows between nodes", cuda::RoomBetweenHosts(args, nodes),
+         fmt::format("{} tokens of {} replicas", nodes * o.max_num_batched_tokens, nodes)});
+  }
   if (const int32_t groups = NcclGroups(layout, o.nodes); groups > 0) {
     out.push_back({"NCCL", groups * kNcclBytes,
                    groups == 1 ? "assumed; between nodes"

@@ -407,6 +407,35 @@ TEST(MemoryPlanTest, ReplicasThatShareExpertsHaveAPartOfThemAndRoomForAllRows) {
   EXPECT_GT(bytes(of_four.arenas, "rows of other replicas"), 4 * 1024 * 7168 * (2 * 2 + 4));
 }
 
+// On several nodes memory is shared by the replicas of one, and what crosses lies beside it.
+TEST(MemoryPlanTest, ReplicasOnSeveralNodesHaveRoomForRowsThatCross) {
+  PlanOptions options;
+  options.device = FindDevice("h200").value();
+  options.layout = {.data = 16, .whole_experts = true};
+  options.nodes = 2;
+  options.max_num_batched_tokens = 1024;
+  const ModelDescription model = DescribeModel("Kimi-K2-Instruct").value();
+  const auto bytes = [](const MemoryPlan& plan, const char* name) {
+    int64_t sum = 0;
+    for (const PlanItem& item : plan.stages[0].arenas) sum += item.name == name ? item.bytes : 0;
+    return sum;
+  };
+  const MemoryPlan two = PlanMemory(model, options).value();
+  const int64_t row = 7168 * 2 + 8 * 8;
+  EXPECT_GE(bytes(two, "rows between nodes"), 2 * 1024 * row);
+  EXPECT_LT(bytes(two, "rows between nodes"), 2 * 1024 * row + 4096);
+  EXPECT_GT(bytes(two, "NCCL"), 0);
+  // One node of eight shares as much.
+  options.layout.data = 8;
+  options.nodes = 1;
+  const MemoryPlan one = PlanMemory(model, options).value();
+  EXPECT_EQ(bytes(one, "rows between nodes"), 0);
+  EXPECT_EQ(bytes(two, "exchange of ranks"), bytes(one, "exchange of ranks"));
+  // A replica on each node: what crosses is gathered at once.
+  options.nodes = 8;
+  EXPECT_EQ(bytes(PlanMemory(model, options).value(), "rows between nodes"), 0);
+}
+
 // Rows of others travel by an exchange whose memory does not grow with the replicas' steps.
 TEST(MemoryPlanTest, ReplicasOnGpusExchangeRowsByMemoryOfTheirOwn) {
   PlanOptions options;

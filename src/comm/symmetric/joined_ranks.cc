@@ -8,6 +8,7 @@
 
 #include "comm/nccl/nccl.h"
 #include "comm/symmetric/meeting.h"
+#include "comm/symmetric/replica_levels.h"
 #include "device/cuda/card_share.h"
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/cuda_ops.h"
@@ -113,8 +114,10 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
     if (i > 0) near.push_back(groups.pipeline[i - 1]);
     if (i + 1 < groups.pipeline.size()) near.push_back(groups.pipeline[i + 1]);
   }
-  const MemoryPlan plan = PlanMemory(args);
-  BT_ASSIGN_OR_RETURN(PeerWorld world, PeerWorld::Meet(meeting, card.value(), plan.bytes,
+  BT_ASSIGN_OR_RETURN(const std::vector<int32_t> hosts, HostsOfRanks(meeting, args.host));
+  const int64_t replicas_of_host = ReplicasOfHost(args, hosts);
+  const MemoryPlan plan = PlanMemory(args, replicas_of_host);
+  BT_ASSIGN_OR_RETURN(PeerWorld world, PeerWorld::Meet(meeting, hosts, card.value(), plan.bytes,
                                                        plan.packets, 0xFF, near, !args.nccl_only));
 
   // Which groups need NCCL; the first rank of a group makes its id.
@@ -129,6 +132,12 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
   const bool pipeline_nccl = groups.pipeline.size() > 1 && !pipeline_memory;
   const bool data_memory = plan.group.ranks > 0 && world.ReachEachOther(groups.data);
   const bool data_nccl = args.data > 1 && !data_memory;
+  ReplicaLevels levels;
+  if (data_nccl && !args.nccl_only) {
+    levels = ChooseLevels(world, groups.data, args.rank, replicas_of_host);
+  }
+  // Who exchanges by NCCL.
+  const std::vector<int32_t>& data_ranks = levels.across.empty() ? groups.data : levels.across;
   const bool stage_memory = plan.trade.ranks > 0 && world.ReachEachOther(groups.stage);
   const bool stage_nccl = args.balances && !stage_memory;
   std::shared_ptr<const Nccl> nccl;
@@ -147,7 +156,7 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
     make_id(tensor_nccl, groups.tensor, &ids.tensor);
     make_id(context_nccl, groups.context, &ids.context);
     make_id(pipeline_nccl, groups.pipeline, &ids.pipeline);
-    make_id(data_nccl, groups.data, &ids.data);
+    make_id(data_nccl, data_ranks, &ids.data);
     make_id(stage_nccl, groups.stage, &ids.stage);
   }
   BT_ASSIGN_OR_RETURN(const std::vector<Ids> all_ids, meeting.All(well, ids));
@@ -185,9 +194,12 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
           joined->peer_exchange_,
           PeerExchange::Create(&joined->world_, plan, groups.data, args.rank, args.patience_ms));
     } else if (data_nccl) {
-      BT_ASSIGN_OR_RETURN(auto group, join_nccl(groups.data, &Ids::data));
+      BT_ASSIGN_OR_RETURN(auto group, join_nccl(data_ranks, &Ids::data));
       BT_ASSIGN_OR_RETURN(joined->nccl_exchange_,
                           NcclExchange::Create(std::move(group), args.hidden, args.rows_max));
+    }
+    if (!levels.across.empty()) {
+      BT_RETURN_IF_ERROR(joined->JoinLevels(args, plan, levels.within, levels.across));
     }
     return {};
   };
@@ -220,7 +232,32 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
   if (well.ok()) well = join_replicas();
   if (well.ok()) well = join_stage();
   BT_RETURN_IF_ERROR(meeting.All(well));
+  joined->remark_ = levels.remark;
   return joined;
+}
+
+Status JoinedRanks::JoinLevels(const GpuRankArgs& args,
+                               const MemoryPlan& plan,
+                               const std::vector<int32_t>& within,
+                               const std::vector<int32_t>& across) {
+  BT_ASSIGN_OR_RETURN(peer_exchange_,
+                      PeerExchange::Create(&world_, plan, within, args.rank, args.patience_ms));
+  const auto hosts = std::ssize(across), of_host = std::ssize(within);
+  const auto bytes = static_cast<size_t>(RoomBetweenHosts(args, hosts));
+  BT_ASSIGN_OR_RETURN(room_between_hosts_, DeviceBuffer::Create(bytes, "rows between hosts"));
+  two_levels_ = std::make_unique<TwoLevelExchange>(TwoLevelExchange::Levels{
+      .across = nccl_exchange_.get(),
+      .within = peer_exchange_.get(),
+      .hosts = hosts,
+      .of_host = of_host,
+      .replica = args.rank / (args.ranks / args.data),
+      .sum_type = DType::kBf16,  // as they travel in any case
+      .room = {room_between_hosts_.as<std::byte>(), bytes},
+      .clear = [](const OpContext& ctx, const TensorView& x) {
+        const auto size = static_cast<size_t>(x.num_elements() * SizeOf(x.dtype));
+        CheckCuda(cudaMemsetAsync(x.data, 0, size, StreamOf(ctx)), "clearing of sums");
+      }});
+  return {};
 }
 
 Status JoinedRanks::status() const {
@@ -263,6 +300,7 @@ void JoinedRanks::Abort() {
 }
 
 ExpertExchange* JoinedRanks::experts() {
+  if (two_levels_ != nullptr) return two_levels_.get();
   if (peer_exchange_ != nullptr) return peer_exchange_.get();
   return nccl_exchange_.get();
 }

@@ -47,9 +47,12 @@ namespace {
 
 constexpr int32_t kWorldMax = 1024;
 
-// Who a rank is.
+struct Host {
+  std::array<char, 40> id = {};
+  int32_t part = 0;
+};
+// Who a rank of a host is.
 struct Place {
-  std::array<char, 40> host = {};
   uint64_t process = 0;
   int32_t device = 0;
 };
@@ -81,14 +84,6 @@ uint64_t ProcessId() {
     return uint64_t{random()} << 32 ^ uint64_t { random() } ^ static_cast<uint64_t>(getpid());
   }();
   return id;
-}
-
-Result<Place> OwnPlace(int device) {
-  Place place;
-  BT_ASSIGN_OR_RETURN(place.host, HostId());
-  place.process = ProcessId();
-  place.device = device;
-  return place;
 }
 
 Result<bool> CanReach(int device, int other) {
@@ -158,7 +153,21 @@ Status Fill(void* memory, size_t bytes, size_t zeroed, int fill) {
 
 }  // namespace
 
+Result<std::vector<int32_t>> HostsOfRanks(const Meeting& meeting, int32_t part) {
+  const Result<std::array<char, 40>> id = HostId();
+  const Host own{.id = id.ok() ? id.value() : std::array<char, 40>{}, .part = part};
+  BT_ASSIGN_OR_RETURN(const std::vector<Host> all, meeting.All(id.status(), own));
+  std::vector<int32_t> hosts;
+  for (const Host& host : all) {
+    const auto first = std::ranges::find_if(
+        all, [&](const Host& other) { return other.id == host.id && other.part == host.part; });
+    hosts.push_back(static_cast<int32_t>(first - all.begin()));
+  }
+  return hosts;
+}
+
 Result<PeerWorld> PeerWorld::Meet(const Meeting& meeting,
+                                  const std::vector<int32_t>& hosts,
                                   int device,
                                   size_t bytes,
                                   size_t zeroed,
@@ -167,15 +176,15 @@ Result<PeerWorld> PeerWorld::Meet(const Meeting& meeting,
                                   bool use_memory) {
   const auto self = static_cast<size_t>(meeting.rank()),
              ranks = static_cast<size_t>(meeting.ranks());
-  const Result<Place> own = OwnPlace(device);
-  Status well = own.status();
-  if (well.ok() && meeting.ranks() > kWorldMax) {
+  Status well;
+  if (meeting.ranks() > kWorldMax) {
     well = InvalidArgument("more than " + std::to_string(kWorldMax) + " ranks");
   }
-  BT_ASSIGN_OR_RETURN(const std::vector<Place> places,
-                      meeting.All(well, own.ok() ? own.value() : Place{}));
+  const Place own{.process = ProcessId(), .device = device};
+  BT_ASSIGN_OR_RETURN(const std::vector<Place> places, meeting.All(well, own));
+  const auto same_host = [&](size_t rank) { return hosts[rank] == hosts[self]; };
   const auto same_process = [&](size_t rank) {
-    return places[rank].process == places[self].process && places[rank].host == places[self].host;
+    return places[rank].process == places[self].process && same_host(rank);
   };
 
   // Which of the near ranks are in this process, and whether some are in others of this host.
@@ -184,7 +193,7 @@ Result<PeerWorld> PeerWorld::Meet(const Meeting& meeting,
   well = {};
   for (const int32_t rank : near) {
     const auto other = static_cast<size_t>(rank);
-    if (!use_memory || other == self || places[other].host != places[self].host) continue;
+    if (!use_memory || other == self || !same_host(other)) continue;
     if (!same_process(other)) {
       processes = true;
       continue;
@@ -237,7 +246,7 @@ Result<PeerWorld> PeerWorld::Meet(const Meeting& meeting,
       if (!can.ok()) well = can.status();
       if (reached && offers[other].processes) well = EnablePeer(device, places[other].device);
       if (reached) world.memory_[other] = offers[other].memory;
-    } else if (!reached && use_memory && places[other].host == places[self].host) {
+    } else if (!reached && use_memory && same_host(other)) {
       void* opened = nullptr;
       reached = cudaIpcOpenMemHandle(&opened, offers[other].handle,
                                      cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;

@@ -19,12 +19,17 @@ namespace baltoro::cuda {
 // still touch it.
 class ProcessShare;
 
+// The host of each rank, by the first rank that lies there; all ranks of the world at the same
+// time. Ranks with different numbers of `part` count as on different hosts.
+Result<std::vector<int32_t>> HostsOfRanks(const Meeting& meeting, int32_t part);
+
 class PeerWorld {
  public:
   // All ranks of the world at the same time, with `device` current. Own memory is `bytes` of it,
   // filled with `fill` bytes but for the first `zeroed`. `near`: the ranks that matter to this one.
   // Without `use_memory` no rank reaches another.
   static Result<PeerWorld> Meet(const Meeting& meeting,
+                                const std::vector<int32_t>& hosts,
                                 int device,
                                 size_t bytes,
                                 size_t zeroed,

@@ -73,19 +73,22 @@ uint64_t Seed(int rank, int variant, int tensor) {
 // A rank's side of the exchanges of one step.
 class Step {
  public:
-  // `own_type` and `all_type` of the sums.
+  // `own_type` and `all_type` of the sums. `of_host`: replicas of a host, where rows cross between
+  // hosts once; 0: they do not.
   Step(const Rank& self,
        const Rows& rows,
        const Widths& widths,
        int variant,
        DType own_type = DType::kF32,
-       DType all_type = DType::kF32)
+       DType all_type = DType::kF32,
+       int of_host = 0)
       : rank_(self.rank),
         rows_(rows),
         widths_(widths),
         variant_(variant),
         own_(own_type),
-        all_(all_type) {
+        all_(all_type),
+        of_host_(of_host) {
     const int64_t total = Total(rows), mine = rows[static_cast<size_t>(rank_)];
     const int64_t of_row[3] = {widths.hidden, widths.chosen * 2, widths.chosen * 2};
     for (int i = 0; i < 3; ++i) {
@@ -131,10 +134,17 @@ class Step {
     std::vector<float> want(before_.size(), 0.0f);
     const int64_t first =
         std::accumulate(rows_.begin(), rows_.begin() + rank_, int64_t{0}) * widths_.hidden;
+    std::vector<float> of_host(want.size(), 0.0f);
     for (int rank = 0; rank < std::ssize(rows_); ++rank) {
       const std::vector<float> part = PartOf(rank);
+      std::vector<float>& sum = of_host_ == 0 ? want : of_host;
       for (size_t i = 0; i < want.size(); ++i) {
-        want[i] += Rounded(part[static_cast<size_t>(first) + i]);
+        sum[i] += Rounded(part[static_cast<size_t>(first) + i]);
+      }
+      if (of_host_ == 0 || (rank + 1) % of_host_ != 0) continue;
+      for (size_t i = 0; i < want.size(); ++i) {
+        want[i] += Rounded(of_host[i]);
+        of_host[i] = 0;
       }
     }
     std::vector<float> got;
@@ -167,6 +177,7 @@ class Step {
   const Widths widths_;
   const int variant_;
   const DType own_, all_;
+  const int of_host_;
   std::vector<Buffer> sent_, gathered_;
   std::vector<uint16_t> want_[3];
   Buffer source_, sum_, parts_;
@@ -338,6 +349,94 @@ GPU_TEST(RanksTest, ReplicasExchangeByNccl) {
   for (const int ranks : GroupSizes()) {
     if (ranks <= UsableDeviceCount()) CheckNccl(ranks);
   }
+}
+
+// Two halves of the ranks count as two hosts. NCCL takes one rank of a group on a card.
+void OnTwoHosts(int of_host,
+                const Widths& widths,
+                int64_t patience_ms,
+                const std::function<void(Rank&)>& run) {
+  if (!NcclIsThere()) testing::SkipCase("no NCCL");
+  if (2 * of_host > RanksPossible() || Must(CardOf(0)) == Must(CardOf(of_host))) {
+    testing::SkipCase("two cards with " + std::to_string(of_host) + " ranks each are not there");
+  }
+  GpuRankArgs world = Group(2 * of_host, widths);
+  world.patience_ms = patience_ms;
+  MustJoin(RunRanks(world, run, [&](int rank, GpuRankArgs& args) { args.host = rank / of_host; }));
+}
+
+// Rows of all have the same bits, sums those of hosts that round theirs; alone and from graphs.
+void CheckTwoLevels(int of_host, const Widths& widths) {
+  Findings findings;
+  OnTwoHosts(of_host, widths, 3000, [&](Rank& self) {
+    int variant = 0;
+    if (!self.ops->remark().starts_with("rows of " + std::to_string(2 * of_host) +
+                                        " replicas cross once between 2 hosts")) {
+      findings.Add("not in two levels: " + self.ops->remark());
+    }
+    std::mt19937 random(static_cast<unsigned>(self.rank));
+    for (const Rows& rows : StepsOf(2 * of_host)) {
+      for (const std::optional<ExchangeForm> form :
+           {std::optional(ExchangeForm::kPackets), std::optional(ExchangeForm::kChunks), {}}) {
+        const DType own = variant % 4 >= 2 ? DType::kBf16 : DType::kF32;
+        Step step(self, rows, widths, variant, own, variant % 2 == 0 ? DType::kBf16 : DType::kF32,
+                  of_host);
+        ++variant;
+        self.ops->peer_exchange()->Choose(form);
+        const auto graph = Capture(self.ctx(), [&] { step.Queue(self); });
+        self.Meet();
+        if (findings.any()) return;
+        for (int repeat = 0; repeat < 5; ++repeat) {
+          if (random() % 3 == 0) Delay(self.ctx(), random() % 40'000);
+          graph->Launch(self.ctx());
+        }
+        self.Wait();
+        step.Check(self, findings, "two levels, recorded," + NameOf(rows, form));
+        self.Meet();
+        step.Queue(self);
+        self.Wait();
+        step.Check(self, findings, "two levels," + NameOf(rows, form));
+      }
+    }
+    findings.AddStatus(self);
+  });
+}
+
+GPU_TEST(RanksTest, RowsOfReplicasCrossBetweenHostsOnce) {
+  CheckTwoLevels(2, {});
+  CheckTwoLevels(2, {.hidden = 67, .chosen = 1});
+}
+GPU_TEST(RanksTest, RowsOfFourReplicasOfAHostCrossOnce) {
+  CheckTwoLevels(4, {.hidden = 1024});
+}
+
+// The last rank stays away: who waits for it on its host says so; who waits for it in NCCL, on the
+// other host, waits until somebody ends it.
+GPU_TEST(RanksTest, AReplicaOfAnotherHostThatStaysAwayEndsBothLevels) {
+  const Widths widths{.hidden = 512};
+  Findings findings;
+  OnTwoHosts(2, widths, 300, [&](Rank& self) {
+    Step step(self, {40, 3, 5, 6}, widths, 1, DType::kF32, DType::kF32, 2);
+    self.Meet();
+    const auto begin = std::chrono::steady_clock::now();
+    if (self.rank != 3) step.Queue(self);
+    std::thread ends([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      self.ops->Abort();
+    });
+    self.Wait();
+    ends.join();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (taken.count() > 8) findings.Add("ended late");
+    const std::string want[] = {"ranks: rank 0 waited for rank 1 in vain", "",
+                                "ranks: rank 2 waited for rank 3 in vain", ""};
+    const Status status = self.ops->status();
+    const std::string& mine = want[static_cast<size_t>(self.rank)];
+    if (status.ok() || (!mine.empty() && status.message() != mine)) {
+      findings.Add("rank " + std::to_string(self.rank) + ": " + status.message());
+    }
+    self.all->arrive_and_wait();
+  });
 }
 
 GPU_TEST(RanksTest, AReplicaAloneExchangesByNccl) {

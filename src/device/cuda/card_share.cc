@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -135,14 +136,28 @@ Status CardShare::Take() const {
 
 namespace {
 
-const Result<std::vector<CardShare>>& DeviceShares() {
-  static const Result<std::vector<CardShare>> shares = []() -> Result<std::vector<CardShare>> {
+// Equally many of each card, those of the first card first.
+struct Shares {
+  std::vector<CardShare> all;
+  int cards = 0;
+};
+
+const Result<Shares>& DeviceShares() {
+  static const Result<Shares> shares = []() -> Result<Shares> {
     const char* const wish = std::getenv("BALTORO_TEST_CARD_SHARES");
-    int cards = 0;
-    if (wish == nullptr || cudaGetDeviceCount(&cards) != cudaSuccess || cards != 1) {
-      return std::vector<CardShare>();
+    int there = 0;
+    Shares made;
+    if (wish == nullptr || cudaGetDeviceCount(&there) != cudaSuccess) return made;
+    const char* const each = std::strchr(wish, 'x');
+    const int cards = each == nullptr ? 1 : std::atoi(wish);
+    if (each == nullptr ? there != 1 : cards > there) return made;
+    for (int card = 0; card < cards; ++card) {
+      BT_ASSIGN_OR_RETURN(const std::vector<CardShare> of_card,
+                          CardShare::Split(card, std::atoi(each == nullptr ? wish : each + 1)));
+      made.all.insert(made.all.end(), of_card.begin(), of_card.end());
     }
-    return CardShare::Split(0, std::atoi(wish));
+    made.cards = cards;
+    return made;
   }();
   return shares;
 }
@@ -151,12 +166,12 @@ const Result<std::vector<CardShare>>& DeviceShares() {
 
 Result<int> SharesAsDevices() {
   BT_RETURN_IF_ERROR(DeviceShares().status());
-  return static_cast<int>(DeviceShares().value().size());
+  return static_cast<int>(DeviceShares().value().all.size());
 }
 
 Result<int> CardOf(int device) {
   BT_ASSIGN_OR_RETURN(const int shares, SharesAsDevices());
-  return shares > 0 ? 0 : device;
+  return shares > 0 ? device / (shares / DeviceShares().value().cards) : device;
 }
 
 Status TakeDevice(int device) {
@@ -166,7 +181,7 @@ Status TakeDevice(int device) {
     return InvalidArgument("there are " + std::to_string(shares) +
                            " shares of a GPU, not a number " + std::to_string(device));
   }
-  return DeviceShares().value()[static_cast<size_t>(device)].Take();
+  return DeviceShares().value().all[static_cast<size_t>(device)].Take();
 }
 
 Status UseDevice(int device) {

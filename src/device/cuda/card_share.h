@@ -38,8 +38,9 @@ class CardShare {
 };
 
 // Where BALTORO_TEST_CARD_SHARES is a number and there is one GPU, device numbers mean shares of
-// it: for tests of engines, each of whose ranks has a device. How many there are; 0: numbers mean
-// GPUs. Decided when it is first asked; an error is that of Split.
+// it: for tests of engines, each of whose ranks has a device. Two numbers, as 2x4, mean shares of
+// several GPUs, four of each: the first four devices are those of the first GPU. How many there
+// are; 0: numbers mean GPUs. Decided when it is first asked; an error is that of Split.
 Result<int> SharesAsDevices();
 // The GPU that a device number means, or lies on.
 Result<int> CardOf(int device);
