@@ -8,14 +8,13 @@ namespace baltoro {
 void AbsentReplicas::Gather(const OpContext& context,
                             std::span<const Gathered> tensors,
                             std::span<const int64_t> rows) {
-  constexpr size_t kChosen = 1;
   CheckGathered(tensors, rows, 0);
   const auto replicas = static_cast<int64_t>(rows.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto* const all = static_cast<std::byte*>(tensors[i].all.data);
     const auto* const own = static_cast<const std::byte*>(tensors[i].own.data);
     const int64_t bytes = rows[0] * RowBytes(tensors[i].own);
-    if (i == kChosen) {
+    if (tensors[i].own.dtype == DType::kI32) {  // experts that they chose
       CopyBytes(*ops_.small, context, all, own, replicas * bytes);
       continue;
     }

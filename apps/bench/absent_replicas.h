@@ -23,7 +23,7 @@ class AbsentReplicas final : public NoRanks, private ExpertExchange {
   void BringRowsOfOthers(bool brings) { brings_ = brings; }
 
  private:
-  // The second tensor, experts that were chosen, has behind this replica's rows in memory those
+  // The tensor of experts that were chosen has behind this replica's rows in memory those
   // that were drawn for the others (StepRouting).
   void Gather(const OpContext& context,
               std::span<const Gathered> tensors,

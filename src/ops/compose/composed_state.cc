@@ -272,10 +272,7 @@ void ComposedState::Experts(const ExpertsHalfArgs& args, const ChosenExperts& ch
                       .down = args.down,
                       .slot_of = args.slot_of};
   if (shape_.exchange == nullptr) return ops_.expert_bank(Fresh(), bank);
-  const ExpertExchange::Gathered gathered[] = {{.all = group_rows_, .own = bank.x},
-                                               {.all = group_ids_, .own = bank.ids},
-                                               {.all = group_weights_, .own = bank.weights}};
-  shape_.exchange->Gather(Fresh(), gathered, shape_.group_rows);
+  GatherRows(bank);
   ops_.clear(Fresh(), group_delta_);
   const int64_t rows = group_rows_.dim(0);
   const int64_t most = std::max(kGroupRowsAtOnce, *std::ranges::max_element(shape_.group_rows));
@@ -288,6 +285,13 @@ void ComposedState::Experts(const ExpertsHalfArgs& args, const ChosenExperts& ch
     ops_.expert_bank(Fresh(), bank);
   }
   shape_.exchange->AddBack(Fresh(), delta_, group_delta_, shape_.group_rows);
+}
+
+void ComposedState::GatherRows(const ExpertBankArgs& own) {
+  const ExpertExchange::Gathered gathered[] = {{.all = group_rows_, .own = own.x},
+                                               {.all = group_ids_, .own = own.ids},
+                                               {.all = group_weights_, .own = own.weights}};
+  shape_.exchange->Gather(Fresh(), gathered, shape_.group_rows);
 }
 
 void ComposedState::Logits(const LogitsArgs& args) {

@@ -52,6 +52,8 @@ class ComposedState : public HiddenState {
   void Look(ExpertsTap* tap, ChosenExperts& chosen);
   // delta += what this rank's experts find; where replicas share them, for the rows of all.
   void Experts(const ExpertsHalfArgs& args, const ChosenExperts& chosen);
+  // Rows of this replica, with the experts that they chose, come to those of all.
+  virtual void GatherRows(const ExpertBankArgs& own);
   // What a half has found lies in `delta`, to be added.
   void Leave(const NextHalf& next) {
     added_ = false;
@@ -77,7 +79,11 @@ class ComposedState : public HiddenState {
   TensorView router_;     // [T, E] f32
   TensorView ids_;        // [T, k] i32
   TensorView weights_;    // [T, k] f32
-  bool added_ = true;     // whether `delta` is in the residual
+  // Of replicas that share experts. G: rows of all.
+  TensorView group_rows_;     // [G, H] act
+  TensorView group_ids_;      // [G, k] i32
+  TensorView group_weights_;  // [G, k] f32
+  bool added_ = true;         // whether `delta` is in the residual
 
  private:
   void* gate_up_ = nullptr;                // [T, 2 I] act, of the widest MLP
@@ -93,11 +99,7 @@ class ComposedState : public HiddenState {
   TensorView group_attention_;  // [T, g V] act
   TensorView lse_;              // [T, g] f32
   TensorView part_logits_;      // [logits rows, this rank's vocabulary] f32
-  // Of replicas that share experts. G: rows of all.
-  TensorView group_rows_;     // [G, H] act
-  TensorView group_ids_;      // [G, k] i32
-  TensorView group_weights_;  // [G, k] f32
-  TensorView group_delta_;    // [G, H] f32
+  TensorView group_delta_;      // [G, H] f32, of replicas that share experts
   // There is no addition without a norm: that of the half behind, or at the end of a stage, where
   // nobody reads it, that of the last.
   TensorView norm_;

@@ -103,17 +103,28 @@ struct MoeInputArgs {
   bool chooses = true;  // false: ids and weights need not be written
 };
 
-// Rows of a norm as products with kFp8Block and quantise_input take them, so that they are rounded
-// once for all that read them. Memory is the caller's; what lies in it is between a backend's
-// operations: a norm writes codes with its rows, a product that is given these rows takes them. Who
-// else writes the rows forgets `of`.
+// Rows as products that round them (ReadsCodes) take them, so that they are rounded once for all
+// that read them. Memory is the caller's; what lies in it is between a backend's operations: a norm
+// writes codes of kFp8Block with its rows, a product that is given these rows takes them. Who else
+// writes the rows forgets `of`.
 struct RoundedRows {
   void* codes = nullptr;     // [T, H] bytes; T, H of the largest norm
-  float* scales = nullptr;   // [T, H / 128]
+  float* scales = nullptr;   // [T, ScalesOfCodes]
   int64_t width = 0;         // H, a multiple of 128
   const void* of = nullptr;  // the rows that the codes are of; null: none
   int64_t rows = 0, stride = 0;
+  WeightForm form = WeightForm::kFp8Block;  // of who reads such codes
 };
+
+// Whether products with a matrix of this form round each row for itself, to 8 bits with scales.
+inline bool ReadsCodes(WeightForm form, bool quantise_input) {
+  return (form == WeightForm::kFp8Block && quantise_input) || form == WeightForm::kInt8 ||
+         form == WeightForm::kInt4;
+}
+// Scales of a row of `width` elements.
+inline int64_t ScalesOfCodes(WeightForm form, int64_t width) {
+  return form == WeightForm::kFp8Block ? (width + 127) / 128 : 1;
+}
 
 // Rows of a norm once more, in the order of columns in which a backend's expert bank reads many of
 // them. Memory is the caller's; add_rms_norm writes it with its rows and says whose copy it is, the
@@ -127,12 +138,17 @@ struct OrderedRows {
 // What OpContext::beside points to; null: nothing of it.
 struct Beside {
   RoundedRows* rounded = nullptr;
+  // Rows of replicas, which came as codes: in their own memory these lie, not the rows.
+  const RoundedRows* gathered = nullptr;
   OrderedRows* ordered = nullptr;  // of the norm ahead of an expert bank, and of the bank
   const std::function<void(const std::string&)>* tell = nullptr;  // launch/explain.h
 };
 
 inline RoundedRows* RoundedOf(const OpContext& ctx) {
   return ctx.beside == nullptr ? nullptr : static_cast<const Beside*>(ctx.beside)->rounded;
+}
+inline const RoundedRows* GatheredOf(const OpContext& ctx) {
+  return ctx.beside == nullptr ? nullptr : static_cast<const Beside*>(ctx.beside)->gathered;
 }
 inline OrderedRows* OrderedOf(const OpContext& ctx) {
   return ctx.beside == nullptr ? nullptr : static_cast<const Beside*>(ctx.beside)->ordered;

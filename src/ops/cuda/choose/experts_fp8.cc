@@ -33,7 +33,7 @@ bool EntriesTake(const ExpertsQuestion& q) {
   const bool shared = !q.shared || (SharedInKernel(q) && q.shared_down.k <= q.down.k);
   return q.out.type == DType::kF32 && q.tokens() <= kFp8EntriesTokens &&
          q.top_k <= kFp8EntriesExperts && shared && q.gate_up.k / 128 <= kFp8EntriesSteps &&
-         q.down.k / 128 <= kFp8EndSteps && q.x.aligned(16) &&
+         q.down.k / 128 <= kFp8EndSteps && q.x.aligned(16) && (q.x_coded || !q.codes_alone) &&
          Fp8EndStrips(q.tokens(), q.down.n, q.down.k) > 0;
 }
 

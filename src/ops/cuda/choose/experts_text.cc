@@ -104,7 +104,8 @@ std::string Text(const ExpertsQuestion& q) {
   add("experts of " + std::to_string(q.tokens()) + " tokens top " + std::to_string(q.top_k));
   add(std::to_string(q.slots()) + " " + matrix(q.gate_up) + (q.gapless ? "" : " with gaps"));
   add(matrix(q.down));
-  add("x " + rows(q.x) + (q.x_coded ? " coded" : "") + (q.x_ordered ? " ordered" : ""));
+  add("x " + rows(q.x) + (q.x_coded ? " coded" : "") + (q.codes_alone ? " codes alone" : "") +
+      (q.x_ordered ? " ordered" : ""));
   add("out " + rows(q.out));
   if (q.shared) add("shared " + rows(*q.shared) + " by " + matrix(q.shared_down));
   if (q.choice) {

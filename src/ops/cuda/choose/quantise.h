@@ -46,7 +46,7 @@ inline QuantisePlan ChooseQuantise(const QuantiseQuestion& q) {
   const bool fp8 = q.form == WeightForm::kFp8Block && q.quantise_input;
   const bool plain = !q.gated && !q.f32;
   if (!integers && !fp8 && !q.gated && q.k % 8 == 0 && q.x.aligned(16)) return {};
-  if (fp8 && plain && q.known) return {.kernel = QuantiseKernel::kKnown};
+  if ((fp8 || integers) && plain && q.known) return {.kernel = QuantiseKernel::kKnown};
   const int64_t steps = SharesOf(q.k, 128);
   const auto rows = static_cast<int32_t>(q.x.rows);
   if (fp8 && plain && q.k % 128 == 0 && q.x.aligned(16)) {

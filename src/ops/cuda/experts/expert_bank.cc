@@ -178,6 +178,7 @@ ExpertsQuestion ExpertsQuestionOf(const OpContext& ctx,
   q.norm = args.norm != nullptr && NormIsInVectors(*args.norm);
   if (knows_rows) {
     q.x_coded = Fp8WholeCodes(ctx, args).x != nullptr;
+    q.codes_alone = KnownAsCodesAlone(ctx, args.x.data);
     q.x_ordered = OrderedRowsOf(ctx, args.x) != nullptr;
   }
   return q;

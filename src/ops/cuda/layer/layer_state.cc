@@ -8,6 +8,8 @@
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/norm_begun.h"
+#include "ops/cuda/rows/quantise.h"
+#include "ops/expert_exchange.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -62,6 +64,7 @@ LayerState::LayerState(const OpContext& context, Arena& arena, const StepShape& 
     unscaled_ = take(DType::kBf16, shape.hidden);
     squares_ = take(DType::kF32, BegunNorm::kParts);
   }
+  if (shape.exchange != nullptr) beside_.gathered = &gathered_;
   if (shape.rounds_norms && shape.hidden % 128 == 0) {
     rounded_ = {.codes = take(DType::kU8, shape.hidden).data,
                 .scales = take(DType::kF32, shape.hidden / 128).as<float>(),
@@ -239,6 +242,46 @@ void LayerState::ExpertsOfGroup(const ExpertsHalfArgs& args, const NextHalf& nex
   if (args.shared_gate_up.n > 0) AddShared(Fresh(), BankOf(args), {});
   Experts(args, chosen);
   Leave(next);
+}
+
+// Experts that read codes are sent codes, as this rank would make them of the rows: the same bits
+// of a result for about half the bytes. They lie where the rows would, in the first part of it
+// codes, behind them scales.
+void LayerState::GatherRows(const baltoro::ExpertBankArgs& own) {
+  gathered_.of = nullptr;
+  const PackedMatrix& reader = own.gate_up;
+  const int64_t width = shape_.hidden, rows = group_rows_.dim(0), own_rows = own.x.dim(0);
+  if (!ReadsCodes(reader.form, reader.quantise_input) || width % 128 != 0) {
+    return ComposedState::GatherRows(own);
+  }
+  const int64_t scales = ScalesOfCodes(reader.form, width);
+  const OpContext context = Fresh();
+  QuantisedRows mine;
+  if (own_rows > 0) {
+    mine = QuantiseRows(context,
+                        {.x = own.x.data, .stride = own.x.stride[0], .rows = own_rows, .k = width},
+                        reader);
+    BT_CHECK(mine.x_stride == width && mine.x_scales_stride == scales);
+  }
+  gathered_ = {
+      .codes = group_rows_.data,
+      .scales = reinterpret_cast<float*>(static_cast<char*>(group_rows_.data) + rows * width),
+      .width = width,
+      .of = group_rows_.data,
+      .rows = rows,
+      .stride = width,
+      .form = reader.form};
+  const auto both = [&](void* all, const void* own_data, DType type, int64_t columns) {
+    return ExpertExchange::Gathered{
+        .all = TensorView(all, type, {rows, columns}),
+        .own = TensorView(const_cast<void*>(own_data), type, {own_rows, columns})};
+  };
+  const ExpertExchange::Gathered gathered[] = {
+      both(gathered_.codes, mine.x, DType::kU8, width),
+      both(gathered_.scales, mine.x_scales, DType::kF32, scales),
+      {.all = group_ids_, .own = own.ids},
+      {.all = group_weights_, .own = own.weights}};
+  shape_.exchange->Gather(context, gathered, shape_.group_rows);
 }
 
 void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) {

@@ -27,6 +27,7 @@ class LayerState : public ComposedState {
 
  protected:
   OpContext Fresh() override;
+  void GatherRows(const baltoro::ExpertBankArgs& own) override;
 
  private:
   AttentionInputArgs InputsOf(const AttentionHalfArgs& args) const;
@@ -48,6 +49,7 @@ class LayerState : public ComposedState {
   TensorView unscaled_, squares_;  // BegunNorm::rows and squares; none: nothing is joined
   TensorView in_order_;            // OrderedRows of normed_; none: nothing takes them
   RoundedRows rounded_;            // of normed_; without memory: nothing takes them
+  RoundedRows gathered_;           // of the rows of all replicas; where they came as codes
   OrderedRows ordered_;
   Beside beside_;
   std::function<void(const std::string&)> tell_;

@@ -214,6 +214,14 @@ void LaunchRows(const QuantisePlan& plan,
   }
 }
 
+// Int8 and int4 weights read the same codes.
+bool SameCodes(WeightForm a, WeightForm b) {
+  const auto integers = [](WeightForm form) {
+    return form == WeightForm::kInt8 || form == WeightForm::kInt4;
+  };
+  return a == b || (integers(a) && integers(b));
+}
+
 QuantiseQuestion QuestionOf(const OpContext& ctx, const RowSource& source, const PackedMatrix& w) {
   const int64_t row_bytes = source.stride * (source.f32 ? 4 : 2);
   const bool plain = !source.gated && !source.f32;
@@ -225,7 +233,8 @@ QuantiseQuestion QuestionOf(const OpContext& ctx, const RowSource& source, const
             .alignment = AlignmentOf(source.x, row_bytes)},
       .gated = source.gated,
       .f32 = source.f32,
-      .known = plain && KnownRows(ctx, source.x, source.stride, source.rows, source.k).x != nullptr,
+      .known = plain &&
+               KnownRows(ctx, source.x, source.stride, source.rows, source.k, w.form).x != nullptr,
       .k = source.k,
       .form = w.form,
       .quantise_input = w.quantise_input};
@@ -233,19 +242,30 @@ QuantiseQuestion QuestionOf(const OpContext& ctx, const RowSource& source, const
 
 }  // namespace
 
-// Those of the norm before, or some of them.
+// Those of the norm before, or of other replicas, or some of them.
 QuantisedRows KnownRows(
-    const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k) {
-  if (RoundedOf(ctx) == nullptr || RoundedOf(ctx)->of == nullptr) return {};
-  const RoundedRows& known = *RoundedOf(ctx);
-  const int64_t at = static_cast<const char*>(x) - static_cast<const char*>(known.of);
-  const int64_t row = known.stride == 0 ? 0 : at / (known.stride * 2);
-  if (at < 0 || at != row * known.stride * 2 || row + rows > known.rows || k != known.width ||
-      (rows != 1 && stride != known.stride)) {
-    return {};
+    const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k, WeightForm form) {
+  for (const RoundedRows* known :
+       {static_cast<const RoundedRows*>(RoundedOf(ctx)), GatheredOf(ctx)}) {
+    if (known == nullptr || known->of == nullptr || !SameCodes(known->form, form)) continue;
+    const int64_t at = static_cast<const char*>(x) - static_cast<const char*>(known->of);
+    const int64_t row = known->stride == 0 ? 0 : at / (known->stride * 2);
+    if (at < 0 || at != row * known->stride * 2 || row + rows > known->rows || k != known->width ||
+        (rows != 1 && stride != known->stride)) {
+      continue;
+    }
+    const int64_t scales = ScalesOfCodes(form, k);
+    return {static_cast<const char*>(known->codes) + row * k, k, known->scales + row * scales,
+            scales};
   }
-  const int64_t steps = k / 128;
-  return {static_cast<const char*>(known.codes) + row * k, k, known.scales + row * steps, steps};
+  return {};
+}
+
+bool KnownAsCodesAlone(const OpContext& ctx, const void* x) {
+  const RoundedRows* const known = GatheredOf(ctx);
+  if (known == nullptr || known->of == nullptr) return false;
+  const int64_t at = static_cast<const char*>(x) - static_cast<const char*>(known->of);
+  return at >= 0 && at < known->rows * known->stride * 2;
 }
 
 QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w) {
@@ -258,10 +278,12 @@ QuantisedRows QuantiseRows(const OpContext& ctx,
                            const QuantisePlan& plan) {
   if (plan.kernel == QuantiseKernel::kNone) return {source.x, source.stride, nullptr, 0};
   if (plan.kernel == QuantiseKernel::kKnown) {
-    const QuantisedRows known = KnownRows(ctx, source.x, source.stride, source.rows, source.k);
+    const QuantisedRows known =
+        KnownRows(ctx, source.x, source.stride, source.rows, source.k, w.form);
     BT_CHECK(known.x != nullptr);
     return known;
   }
+  BT_CHECK(!KnownAsCodesAlone(ctx, source.x));  // or what is no row would be read as one
   const int64_t steps = (source.k + 127) / 128;
   const bool bytes = plan.kernel != QuantiseKernel::kPad;
   const bool fp8 = bytes && plan.kernel != QuantiseKernel::kInt8Rows;

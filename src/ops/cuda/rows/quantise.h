@@ -33,8 +33,15 @@ QuantisedRows QuantiseRows(const OpContext& ctx,
 QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
 // The input of `w` as Swiglu of the bf16 rows x makes it, in one launch.
 QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMatrix& w);
-// What the context has of these rows, which are bf16, for a kFp8Block matrix; without `x`: nothing.
-QuantisedRows KnownRows(
-    const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k);
+// What the context has of these rows, which are bf16, for a matrix of this form; without `x`:
+// nothing.
+QuantisedRows KnownRows(const OpContext& ctx,
+                        const void* x,
+                        int64_t stride,
+                        int64_t rows,
+                        int64_t k,
+                        WeightForm form = WeightForm::kFp8Block);
+// Whether these rows are there as codes alone (Beside::gathered).
+bool KnownAsCodesAlone(const OpContext& ctx, const void* x);
 
 }  // namespace baltoro::cuda
