@@ -165,6 +165,7 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config) {
   if (kOneTensorRank.holds(facts)) config.mm_encoder_tp_mode = usual.mm_encoder_tp_mode;
   if (kSlicedExperts.holds(facts)) config.expert_placement = usual.expert_placement;
   if (kSharesNoExperts.holds(facts)) config.balance_scheduling = usual.balance_scheduling;
+  if (kSendsNoRows.holds(facts)) config.fp8_dispatch = usual.fp8_dispatch;
   if (kRanksExchange.holds(facts)) config.modelled_exchange = usual.modelled_exchange;
   if (kTimesNoSteps.holds(facts)) config.target_step_ms = usual.target_step_ms;
   if (kNoScales.holds(facts)) {
@@ -202,6 +203,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   if (options.replicas.share_experts) config.data_parallel_size = options.replicas.total;
   config.expert_placement = options.expert_placement_strategy;
   config.balance = options.balance;
+  config.fp8_dispatch = options.expert_dispatch_dtype == "fp8";
   BT_RETURN_IF_ERROR(PlaceInReplica(options, config));
   config.max_model_len = options.max_model_len;
   config.allow_long_max_model_len = options.allow_long_max_model_len;

@@ -16,11 +16,12 @@ constexpr double kGb = 1e9;
 std::string Share(const BenchStepCommand& command) {
   if (command.data > 1) {
     return fmt::format(
-        "rank slice: the busiest of {} replicas that share experts{}, nothing exchanged",
+        "rank slice: the busiest of {} replicas that share experts{}{}, nothing exchanged",
         command.data,
         command.balance_experts
             ? fmt::format(", which are balanced, {} redundant", command.redundant_experts)
-            : "");
+            : "",
+        command.expert_dispatch_dtype == "fp8" ? ", rows dispatched in fp8" : "");
   }
   std::string share = command.tensor == 1
                           ? "whole model"

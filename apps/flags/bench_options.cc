@@ -54,6 +54,11 @@ constexpr FlagSpec kStepFlags[] = {
      .min = 0,
      .max = 4096,
      .help = "With --balance-experts: so many copies beside one of each expert, over all ranks."},
+    {.name = "expert-dispatch-dtype",
+     .kind = kString,
+     .initial = "auto",
+     .choices = "auto|fp8",
+     .help = "As for serve, with --data-parallel-size: rows are rounded as they would travel."},
     {.name = "ranks",
      .kind = kInt,
      .initial = "1",
@@ -175,6 +180,7 @@ Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args) {
   Get(flags, "data-parallel-size", out.data);
   Get(flags, "balance-experts", out.balance_experts);
   Get(flags, "redundant-experts", out.redundant_experts);
+  Get(flags, "expert-dispatch-dtype", out.expert_dispatch_dtype);
   Get(flags, "ranks", out.ranks);
   Get(flags, "layers", out.layers);
   Get(flags, "batch", out.batches);

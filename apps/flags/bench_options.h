@@ -20,8 +20,9 @@ struct BenchStepCommand {
   int32_t data = 1;               // it is that of one of so many replicas that share experts
   bool balance_experts = false;   // which lie by how often they are drawn
   int32_t redundant_experts = 0;  // copies of some of them, over all ranks
-  int32_t ranks = 1;              // so many of them run, each on a GPU of its own, and exchange
-  int32_t layers = 0;             // 0: the model's
+  std::string expert_dispatch_dtype = "auto";  // or fp8
+  int32_t ranks = 1;   // so many of them run, each on a GPU of its own, and exchange
+  int32_t layers = 0;  // 0: the model's
   std::vector<int64_t> batches, contexts, prefills;
   int32_t drafts = 0;               // of each sequence; 0: plain steps
   double acceptance_length = 2.88;  // tokens of a cycle

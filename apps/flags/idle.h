@@ -29,6 +29,9 @@ inline constexpr Idle kSlicedExperts = {
 inline constexpr Idle kSharesNoExperts = {
     "unless replicas share experts (--data-parallel-size with --enable-expert-parallel)",
     [](const RunFacts& facts) { return facts.replicas == 1 || !facts.whole_experts; }};
+inline constexpr Idle kSendsNoRows = {
+    "unless replicas share experts on GPUs (--data-parallel-size with --enable-expert-parallel)",
+    [](const RunFacts& facts) { return kSharesNoExperts.holds(facts) || !facts.gpu; }};
 inline constexpr Idle kRanksExchange = {"with several ranks", [](const RunFacts& facts) {
                                           return facts.tensor * facts.pipeline > 1 ||
                                                  (facts.replicas > 1 && facts.whole_experts);

@@ -218,6 +218,16 @@ constexpr FlagSpec kParallelFlags[] = {
      .idle = &kSlicedExperts,
      .idle_reason = "no rank has some of the experts and not others",
      .help = "Which rank holds which experts."},
+    {.name = "expert-dispatch-dtype",
+     .kind = kString,
+     .initial = "auto",
+     .choices = "auto|fp8",
+     .idle = &kSendsNoRows,
+     .idle_reason = "no rows travel to the experts of other replicas, or they do as computed",
+     .help = "What rows of replicas that share experts are rounded to on their way there: auto, "
+             "nothing that the experts would not round themselves (with FP8 and W4A8 weights rows "
+             "travel as codes of 8 bits, else as bf16); fp8, to e4m3 with a scale for 128 columns "
+             "with any weights: about half the bytes, and answers that differ a little."},
     {.name = "all2all-backend",
      .kind = kString,
      .initial = "allgather_reducescatter",
@@ -225,7 +235,8 @@ constexpr FlagSpec kParallelFlags[] = {
          "allgather_reducescatter|deepep_high_throughput|deepep_low_latency|mori|nixl_ep|"
          "flashinfer_nvlink_two_sided|flashinfer_nvlink_one_sided|flashinfer_all2allv|pplx|naive",
      .state = kNoEffectHere,
-     .reason = "every tensor rank has all tokens, and what its experts say is added up",
+     .reason = "rows travel over the GPUs' memory where they reach it, else by NCCL, on CPUs over "
+               "the host's",
      .help = "How tokens travel to experts."},
     {.name = "enable-ep-weight-filter",
      .aliases = "--skip-non-local-expert-weights",

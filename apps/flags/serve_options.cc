@@ -110,6 +110,7 @@ void FillEngine(const FlagReader& flags, ServeOptions& options) {
   flags.Get("decode-context-parallel-size", options.decode_context_parallel_size);
   flags.Get("enable-expert-parallel", options.enable_expert_parallel);
   flags.Get("expert-placement-strategy", options.expert_placement_strategy);
+  flags.Get("expert-dispatch-dtype", options.expert_dispatch_dtype);
   flags.Get("kv-cache-dtype", options.kv_cache_dtype);
   flags.Get("quantization-param-path", options.quantization_param_path);
   flags.Get("calculate-kv-scales", options.calculate_kv_scales);

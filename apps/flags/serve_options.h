@@ -112,6 +112,7 @@ struct ServeOptions {
   double head_timeout = 7;  // seconds
   bool enable_expert_parallel = false;
   std::string expert_placement_strategy = "linear";  // or round_robin
+  std::string expert_dispatch_dtype = "auto";        // or fp8
   BalanceConfig balance;                             // --enable-eplb
   std::string kv_cache_dtype = "auto";               // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
   std::string quantization_param_path;               // empty: scales of the checkpoint

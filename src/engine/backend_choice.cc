@@ -102,6 +102,12 @@ Status CheckGpuTakes(const EngineConfig& config, const K2Config& model) {
         "--device cpu",
         model.experts, model.router.top_k, kGpuExpertsMax, kGpuChosenMax));
   }
+  if (config.fp8_dispatch && model.hidden % 128 != 0) {
+    return InvalidArgument(fmt::format(
+        "--expert-dispatch-dtype fp8: hidden_size {} is not a multiple of 128, for which rows have "
+        "a scale: leave it out",
+        model.hidden));
+  }
   if (const BalanceConfig& balance = config.balance;
       balance.enabled && model.experts + balance.redundant_experts > kGpuExpertsMax) {
     return InvalidArgument(fmt::format(

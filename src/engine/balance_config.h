@@ -19,9 +19,8 @@ struct BalanceConfig {
 // Of the engine's layers that its first rank here has; counters only grow.
 struct BalanceStats {
   uint64_t rearrangements = 0, moved_experts = 0;
-  // Mean load of a rank through that of the busiest, of what the last rearrangement went by: as the
-  // experts lay before, and since. Below 0: there was none yet.
-  double balancedness_before = -1, balancedness = -1;
+  // As in BalanceNews (model/expert_balancer.h).
+  double balancedness_before = -1, balancedness_expected = -1, balancedness = -1;
 };
 
 }  // namespace baltoro

@@ -15,6 +15,7 @@ class BalanceGauge {
     stats_ = {.rearrangements = news.rearrangements,
               .moved_experts = news.moved_experts,
               .balancedness_before = news.balancedness_before,
+              .balancedness_expected = news.balancedness_expected,
               .balancedness = news.balancedness};
   }
   BalanceStats stats() const {

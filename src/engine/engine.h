@@ -63,6 +63,7 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool priority_scheduling = false;
   bool async_scheduling = false;
+  bool fp8_dispatch = false;        // of replicas that share experts on GPUs: layout.h
   bool balance_scheduling = false;  // of replicas that share experts: group_steps.h
   SpeculationConfig speculation = {};
   // How long a step with prompts may take while others wait for tokens; 0: as long as it takes;

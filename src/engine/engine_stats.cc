@@ -20,6 +20,8 @@ EngineStats& EngineStats::operator+=(const EngineStats& other) {
   balance.moved_experts += other.balance.moved_experts;
   balance.balancedness_before =
       std::max(balance.balancedness_before, other.balance.balancedness_before);
+  balance.balancedness_expected =
+      std::max(balance.balancedness_expected, other.balance.balancedness_expected);
   balance.balancedness = std::max(balance.balancedness, other.balance.balancedness);
   step_tokens_last = std::max(step_tokens_last, other.step_tokens_last);
   step_seconds_last = std::max(step_seconds_last, other.step_seconds_last);

@@ -22,11 +22,11 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
          c.allow_long_max_model_len, c.max_num_seqs, c.max_num_batched_tokens,
          c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
-         c.balance_scheduling, c.speculation.method, c.speculation.drafts, c.speculation.lookup_min,
-         c.speculation.lookup_max, c.speculation.model, c.speculation.draft_ranks,
-         c.speculation.synthetic_rates, c.speculation.adaptive, c.target_step_ms,
-         c.language_model_only, c.picture_cache_bytes, c.mm_encoder_tp_mode, c.deterministic,
-         c.threads, c.seed, c.alike_layers, c.modelled_exchange, c.tuned_config,
+         c.fp8_dispatch, c.balance_scheduling, c.speculation.method, c.speculation.drafts,
+         c.speculation.lookup_min, c.speculation.lookup_max, c.speculation.model,
+         c.speculation.draft_ranks, c.speculation.synthetic_rates, c.speculation.adaptive,
+         c.target_step_ms, c.language_model_only, c.picture_cache_bytes, c.mm_encoder_tp_mode,
+         c.deterministic, c.threads, c.seed, c.alike_layers, c.modelled_exchange, c.tuned_config,
          c.tuned_config_folder, c.stand_in_step_ms);
 }
 
@@ -46,11 +46,12 @@ void VisitStats(EngineStats& s, const Fields& fields) {
   fields(s.step, s.running, s.waiting, s.kv_usage, s.prefix_queries, s.prefix_hits, s.preemptions,
          s.prompt_tokens_computed, s.generation_tokens, s.drafts.drafts, s.drafts.draft_tokens,
          s.drafts.accepted_tokens, s.drafts.accepted_at, s.drafts_wanted, s.balance.rearrangements,
-         s.balance.moved_experts, s.balance.balancedness_before, s.balance.balancedness,
-         s.step_tokens_last, s.step_seconds_last, s.turn_seconds, s.turn_expected_seconds,
-         s.long_turn_seconds, s.restarts, s.step_seconds, s.log_drops.unread, s.log_drops.limited,
-         s.process.start_unix, s.process.cpu_seconds, s.process.resident_bytes,
-         s.process.virtual_bytes, s.process.open_files, s.process.open_files_max);
+         s.balance.moved_experts, s.balance.balancedness_before, s.balance.balancedness_expected,
+         s.balance.balancedness, s.step_tokens_last, s.step_seconds_last, s.turn_seconds,
+         s.turn_expected_seconds, s.long_turn_seconds, s.restarts, s.step_seconds,
+         s.log_drops.unread, s.log_drops.limited, s.process.start_unix, s.process.cpu_seconds,
+         s.process.resident_bytes, s.process.virtual_bytes, s.process.open_files,
+         s.process.open_files_max);
 }
 
 struct PutField {

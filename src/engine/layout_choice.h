@@ -15,7 +15,8 @@ inline ParallelLayout LayoutOf(const EngineConfig& config) {
           .whole_experts = config.enable_expert_parallel,
           .experts_in_turn = config.expert_placement == "round_robin",
           .balanced_experts = config.balance.enabled,
-          .redundant_experts = config.balance.redundant_experts};
+          .redundant_experts = config.balance.redundant_experts,
+          .fp8_dispatch = config.fp8_dispatch};
 }
 
 }  // namespace baltoro

@@ -128,6 +128,7 @@ void ExpertBalancer::Start(const ExpertBalanceOptions& options, SlabExchange& sl
   options_ = options;
   slabs_ = &slabs;
   since_ = options.interval * 3 / 4;
+  measured_.assign(layers_.size() * static_cast<size_t>(shape_.ranks), 0.0F);
   DropRows();  // of trials
 }
 
@@ -145,6 +146,11 @@ void ExpertBalancer::BeginStep() {
     take();
     LogStep();
   }
+  if (++since_measured_ > options_.measured) {
+    take();
+    Measure();
+    since_measured_ = 1;
+  }
   ++since_;
   if (since_ >= options_.interval && !moving()) {
     take();
@@ -159,8 +165,8 @@ void ExpertBalancer::BeginStep() {
   const bool counts = options_.interval - since_ <= options_.window;
   if (logs()) {
     take();  // so that the next line is about this step alone
-  } else if (counts && !counting_ && !taken) {
-    DropRows();
+  } else if (counts && !counting_) {
+    take();  // so that the window begins with this step
   }
   counting_ = counts;
 }
@@ -177,6 +183,7 @@ void ExpertBalancer::TakeRows() {
       if (counting_) load += chosen;
     }
   }
+  AddRows(measured_);
   DropRows();
 }
 
@@ -193,29 +200,45 @@ void ExpertBalancer::DropRows() {
       Context(), TensorView(counts_.data(), DType::kI64, {static_cast<int64_t>(counts_.size())}));
 }
 
-void ExpertBalancer::LogStep() {
+// Those that were taken last, to [layers, ranks].
+void ExpertBalancer::AddRows(std::span<float> of_ranks) const {
   const auto ranks = static_cast<size_t>(shape_.ranks);
-  std::vector<float> counts(layers_.size() * ranks, 0.0F);
   for (size_t i = 0; i < layers_.size(); ++i) {
     for (size_t slot = 0; slot < layers_[i].rows.size(); ++slot) {
       const int32_t rank = RankOfSlot(shape_, static_cast<int32_t>(slot));
-      counts[i * ranks + static_cast<size_t>(rank)] += static_cast<float>(layers_[i].rows[slot]);
+      of_ranks[i * ranks + static_cast<size_t>(rank)] += static_cast<float>(layers_[i].rows[slot]);
     }
   }
-  slabs_->AddUp(counts);
-  if (!options_.tells) return;
-  double sum = 0, busiest = 0;
+}
+
+// Of the rows of all replicas.
+ExpertBalancer::Balance ExpertBalancer::BalanceOf(std::vector<float> of_ranks) {
+  const auto ranks = static_cast<size_t>(shape_.ranks);
+  slabs_->AddUp(of_ranks);
+  Balance balance;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const auto of_layer = std::span(counts).subspan(i * ranks, ranks);
-    sum += std::accumulate(of_layer.begin(), of_layer.end(), 0.0);
-    busiest += *std::ranges::max_element(of_layer);
+    const auto of_layer = std::span(of_ranks).subspan(i * ranks, ranks);
+    balance.mean += std::accumulate(of_layer.begin(), of_layer.end(), 0.0) / shape_.ranks;
+    balance.busiest += *std::ranges::max_element(of_layer);
   }
-  if (sum == 0) return;
-  const double mean = sum / static_cast<double>(ranks);
+  return balance;
+}
+
+void ExpertBalancer::Measure() {
+  news_.balancedness = BalanceOf(measured_).value();
+  std::ranges::fill(measured_, 0.0F);
+  if (options_.tells && options_.tell) options_.tell(news_);
+}
+
+void ExpertBalancer::LogStep() {
+  std::vector<float> counts(measured_.size(), 0.0F);
+  AddRows(counts);
+  const Balance balance = BalanceOf(std::move(counts));
+  if (!options_.tells || balance.busiest == 0) return;
   BT_LOG(Info,
          "EPLB step: {} for model {}: avg_tokens={:.2f}, max_tokens={:.0f}, balancedness={:.4f}, "
          "steps until the next rearrangement: {}",
-         since_, options_.model, mean, busiest, busiest > 0 ? mean / busiest : 1.0,
+         since_, options_.model, balance.mean, balance.busiest, balance.value(),
          std::max<int64_t>(options_.interval - since_, 0));
 }
 
@@ -341,10 +364,13 @@ void ExpertBalancer::Use(Layer& layer, const Moves& moves) {
 void ExpertBalancer::End() {
   ++news_.rearrangements;
   news_.balancedness_before = busiest_before_ > 0 ? means_ / busiest_before_ : 1;
-  news_.balancedness = busiest_after_ > 0 ? means_ / busiest_after_ : 1;
+  news_.balancedness_expected = busiest_after_ > 0 ? means_ / busiest_after_ : 1;
   if (!options_.tells) return;
-  BT_LOG(Info, "EPLB: rearrangement {} has ended: balancedness {:.4f} before, {:.4f} now",
-         news_.rearrangements, news_.balancedness_before, news_.balancedness);
+  BT_LOG(
+      Info,
+      "EPLB: rearrangement {} has ended: of the last window's rows, balancedness was {:.4f}, and "
+      "would be {:.4f} as experts lie now",
+      news_.rearrangements, news_.balancedness_before, news_.balancedness_expected);
   if (options_.tell) options_.tell(news_);
 }
 

@@ -34,13 +34,14 @@
 
 namespace baltoro {
 
-// What the last rearrangement came to, of this rank's stage, and counters.
+// How even the load of this rank's stage is, and counters. Balancedness is the mean load of a rank
+// through that of the busiest, over all layers; below 0: not known yet.
 struct BalanceNews {
   uint64_t rearrangements = 0;  // that have ended
   uint64_t moved_experts = 0;   // slots that got another expert, of all ranks
-  // Mean load of a rank through that of the busiest, over all layers, for what was counted: as the
-  // experts lay, and as they lie now. Below 0: there was no rearrangement yet.
-  double balancedness_before = -1, balancedness = -1;
+  double balancedness = -1;     // of the steps that were measured last, as experts lay in them
+  // Of the window of the last rearrangement: as experts lay, and had they lain as since then.
+  double balancedness_before = -1, balancedness_expected = -1;
 };
 
 struct ExpertBalanceOptions {
@@ -48,9 +49,11 @@ struct ExpertBalanceOptions {
   int64_t interval = 3000;   // steps from one to the next; the first comes after a quarter
   bool gradual = true;       // else all moves are made before the step in which they are due
   int64_t log_interval = 0;  // a line about each so many steps; 0: none
+  int64_t measured = 250;    // steps that are measured at once, for which counts are read
   bool tells = false;        // this rank writes lines and calls `tell`
   std::string model = {};    // its name in lines
-  std::function<void(const BalanceNews&)> tell = {};  // behind each rearrangement
+  // Behind each rearrangement and each measurement.
+  std::function<void(const BalanceNews&)> tell = {};
   // That a rank gets in a step; one expert at least, kExpertsOnTheirWay at most.
   int64_t step_bytes = int64_t{16} << 20;
   // For tests: the next placement, the same on all ranks, whatever it is worth. Empty: by loads.
@@ -89,6 +92,10 @@ class ExpertBalancer {
     std::vector<int64_t> loads;  // of each expert, since the last rearrangement was due
   };
   using Moves = std::vector<ExpertMove>;
+  struct Balance {
+    double mean = 0, busiest = 0;  // rows of a rank, over all layers
+    double value() const { return busiest > 0 ? mean / busiest : 1; }
+  };
 
   ExpertBalancer(const RankShare& share,
                  int32_t experts,
@@ -103,7 +110,10 @@ class ExpertBalancer {
   void TakeRows();
   void DropRows();
   void HaveArrived(const Status& ended);
+  void AddRows(std::span<float> of_ranks) const;
+  Balance BalanceOf(std::vector<float> of_ranks);
   void LogStep();
+  void Measure();
   void AddUpLoads();
   void MoveSome();
   void PlanLayer(size_t index);
@@ -127,6 +137,8 @@ class ExpertBalancer {
   SlabExchange* slabs_ = nullptr;  // null: not started
   int64_t since_ = 0;              // steps since a rearrangement was due
   bool counting_ = false;
+  int64_t since_measured_ = 0;             // steps
+  std::vector<float> measured_;            // [layers, ranks]: rows of those steps
   std::deque<std::vector<int64_t>> past_;  // loads of all layers, of intervals in the window
   // Of the rearrangement that is under way.
   std::vector<float> loads_;  // [layers, experts]

@@ -156,6 +156,26 @@ TEST_F(ExpertBalancerTest, ALineOfTheLogIsAboutOneStep) {
   EXPECT_EQ(asked, (std::vector<float>{0, 1, 4, 1 + 2 + 4 + 8, 16}));
 }
 
+// Whatever else reads the counts between. Expert 2 lies on rank 0, 5 on rank 1.
+TEST_F(ExpertBalancerTest, TheBalanceOfTheLastStepsIsMeasured) {
+  balancer_->Start({.window = 2,
+                    .interval = 3,
+                    .log_interval = 5,
+                    .measured = 4,
+                    .place = [](const BalanceShape&, const ExpertSlots& now) { return now; }},
+                   others_);
+  std::vector<double> measured;
+  for (int32_t step = 0; step < 13; ++step) {
+    const int32_t expert = step < 4 || step % 2 == 1 ? 5 : 2;
+    Step(expert, step < 8 || expert == 5 ? 3 : 1);
+    measured.push_back(balancer_->news().balancedness);
+  }
+
+  const double uneven = (2.0 + 6.0) / 2 / 6;
+  EXPECT_EQ(measured,
+            (std::vector<double>{-1, -1, -1, -1, 0.5, 0.5, 0.5, 0.5, 1, 1, 1, 1, uneven}));
+}
+
 TEST_F(ExpertBalancerTest, WhatTrialsCountedIsForgotten) {
   balancer_->CopiesOf(1).rows[kSlots] = 1000;
   balancer_->Start({.window = 4,

@@ -63,7 +63,8 @@ StepShape K2Model::ShapeOfStep(int64_t tokens, int64_t logits_rows) {
                   .tensor_ranks = share_.layout.tensor,
                   .context_ranks = share_.layout.decode_context,
                   .rounds_parts = (share_.layout.tensor > 1 || parts_as_of_ranks_) &&
-                                  (ranks_ == nullptr || ranks_->ops().takes_rounded_parts())};
+                                  (ranks_ == nullptr || ranks_->ops().takes_rounded_parts()),
+                  .fp8_dispatch = share_.layout.fp8_dispatch};
   if (config_.draft) {
     shape.feature_parts = static_cast<int32_t>(config_.draft->tap_layers.size());
     shape.head_width = static_cast<int32_t>(config_.draft->head_width);

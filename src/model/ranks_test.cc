@@ -304,8 +304,10 @@ TEST(RanksTest, CopiesOfExpertsSayWhatOneExpertSays) {
 // Every few steps, an expert at a time or all that must at once.
 TEST(RanksTest, ExpertsThatMoveSayWhatTheySaidBefore) {
   for (const bool gradual : {true, false}) {
-    Case setup{.pieces = SmallPieces(),
-               .balance = {{.window = 3, .interval = 4, .gradual = gradual, .step_bytes = 1}}};
+    Case setup{
+        .pieces = SmallPieces(),
+        .balance = {
+            {.window = 3, .interval = 4, .gradual = gradual, .measured = 5, .step_bytes = 1}}};
     const std::vector<float> one = OnOne(setup);
     for (const ParallelLayout& layout : BalancedLayouts()) {
       if (!gradual && layout.ranks() == 8 && !Long()) continue;
@@ -316,12 +318,15 @@ TEST(RanksTest, ExpertsThatMoveSayWhatTheySaidBefore) {
       const BalanceNews& first = setup.news.front();
       EXPECT_GE(first.rearrangements, gradual ? 1U : 8U);
       EXPECT_GE(first.moved_experts, 4U);
-      EXPECT_GE(first.balancedness, first.balancedness_before);
+      EXPECT_GE(first.balancedness_expected, first.balancedness_before);
+      EXPECT_GT(first.balancedness, 0);
+      EXPECT_LE(first.balancedness, 1);
       for (const BalanceNews& rank : setup.news) {
         if (layout.pipeline > 1) break;  // another stage has other layers
         EXPECT_EQ(rank.rearrangements, first.rearrangements);
         EXPECT_EQ(rank.moved_experts, first.moved_experts);
         EXPECT_EQ(rank.balancedness, first.balancedness);
+        EXPECT_EQ(rank.balancedness_expected, first.balancedness_expected);
       }
     }
   }

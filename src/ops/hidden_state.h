@@ -61,6 +61,9 @@ struct StepShape {
   // this step. A step of no tokens takes part in ExpertsHalf alone.
   ExpertExchange* exchange = nullptr;  // null: this replica has all experts
   std::span<const int64_t> group_rows = {};
+  // Rows travel to the others rounded to e4m3 with a scale for 128 columns, whatever the experts
+  // read; of backends whose rows travel as they are computed it changes nothing.
+  bool fp8_dispatch = false;
   // Of steps with rows that are there for their number alone: [T] i64, below 0 of a row that nobody
   // reads. Such a row may be left out of the experts, which are then not read for it. Empty: all
   // are read.

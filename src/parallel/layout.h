@@ -32,6 +32,9 @@ struct ParallelLayout {
   // equally many slots for them, of which slot s of rank r is slot r * slots + s of all.
   bool balanced_experts = false;
   int32_t redundant_experts = 0;  // slots beside one for each expert, of balanced experts only
+  // --expert-dispatch-dtype fp8, of replicas that share experts: rows travel to them as e4m3 codes
+  // also where they read others.
+  bool fp8_dispatch = false;
   std::vector<int32_t> stage_layers = {};  // layers of each stage; empty: StageLayers' own rule
 
   int32_t ranks() const { return tensor * pipeline * data; }

@@ -225,8 +225,9 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
     // sums. GPUs have an exchange for that, whatever the step.
     const int64_t there = act * c.hidden + 8 * c.router.top_k, back = 4 * c.hidden;
     const int64_t travel = group_tokens * there + tokens * std::max(there, back);
+    const int64_t codes = o.layout.fp8_dispatch ? c.hidden + c.hidden / 128 * 4 : 0;
     out.push_back({"rows of other replicas",
-                   group_tokens * (there + back) + (o.device.gpu ? 0 : travel),
+                   group_tokens * (there + back + codes) + (o.device.gpu ? 0 : travel),
                    fmt::format("{} tokens of {} replicas", group_tokens, o.layout.data)});
   }
   out.push_back({"rows of the last layer", logits_rows * 8 * c.hidden, ""});

@@ -16,6 +16,7 @@ std::string LayoutText(const ParallelLayout& layout) {
   if (layout.data > 1) out += fmt::format(" x DP {}", layout.data);
   if (layout.decode_context > 1) out += fmt::format(", DCP {}", layout.decode_context);
   if (layout.whole_experts) out += ", expert parallel";
+  if (layout.fp8_dispatch) out += ", FP8 dispatch";
   if (layout.balanced_experts) {
     out += fmt::format(", balanced with {} redundant experts", layout.redundant_experts);
   }
@@ -173,6 +174,7 @@ Json PlanJson(const MemoryPlan& plan, const std::vector<int64_t>& lengths) {
               {"pipeline_parallel_size", o.layout.pipeline},
               {"decode_context_parallel_size", o.layout.decode_context},
               {"expert_parallel", o.layout.whole_experts},
+              {"expert_dispatch_dtype", o.layout.fp8_dispatch ? "fp8" : "auto"},
               {"expert_balance", o.layout.balanced_experts},
               {"redundant_experts", o.layout.redundant_experts},
               {"max_model_len", o.max_model_len},

@@ -55,7 +55,8 @@ struct EngineMetrics::State {
         token_counts(Decades(shape.max_model_len)),
         log(AddLog(all, EngineProcessName(shape, replica))) {
     if (shape.drafts_max > 0) drafts.emplace(*this, shape.drafts_max);
-    if (shape.moves_experts) balance.emplace(*this);
+    // Replicas whose experts move share them: what is told of them is of all.
+    if (shape.moves_experts && replica == 0) balance.emplace(*this);
   }
 
   // There where drafts are, as in vLLM.
@@ -98,7 +99,7 @@ struct EngineMetrics::State {
   // There where experts move.
   struct BalanceFollower {
     Follower rearrangements, moved;
-    prometheus::Gauge &before, &now;
+    prometheus::Gauge &before, &expected, &now;
 
     explicit BalanceFollower(State& state)
         : rearrangements(state.AddCounter("baltoro:eplb_rearrangements_total",
@@ -106,14 +107,19 @@ struct EngineMetrics::State {
           moved(state.AddCounter("baltoro:eplb_moved_experts_total",
                                  "Places of experts that got another expert, over all layers.")),
           before(state.AddGauge("baltoro:eplb_balancedness_before",
-                                "Mean load of a rank through that of the busiest, of the last "
-                                "window, as experts lay; -1 before the first rearrangement.")),
+                                "Mean load of a rank through that of the busiest, of the window "
+                                "of the last rearrangement; -1 before the first one.")),
+          expected(state.AddGauge("baltoro:eplb_balancedness_expected",
+                                  "What it would have been in that window with experts as they "
+                                  "were placed then; -1 before the first rearrangement.")),
           now(state.AddGauge("baltoro:eplb_balancedness",
-                             "The same as experts lie since the last rearrangement.")) {}
+                             "Mean load of a rank through that of the busiest, of the last 250 "
+                             "steps; -1 before they are over.")) {}
     void Follow(const BalanceStats& stats) {
       rearrangements.Follow(stats.rearrangements);
       moved.Follow(stats.moved_experts);
       before.Set(stats.balancedness_before);
+      expected.Set(stats.balancedness_expected);
       now.Set(stats.balancedness);
     }
   };

@@ -183,8 +183,11 @@ TEST(MetricsUpdateTest, DraftsAreCountedWhereThereAreAny) {
 
 TEST(MetricsUpdateTest, BalanceIsToldWhereExpertsMove) {
   EngineStats stats;
-  stats.balance = {
-      .rearrangements = 2, .moved_experts = 9, .balancedness_before = 0.5, .balancedness = 0.75};
+  stats.balance = {.rearrangements = 2,
+                   .moved_experts = 9,
+                   .balancedness_before = 0.5,
+                   .balancedness_expected = 0.875,
+                   .balancedness = 0.75};
   Metrics without({.model_name = "m", .max_model_len = 1000});
   without.Update(0, stats, true);
   EXPECT_EQ(without.Scrape().find("eplb"), std::string::npos);
@@ -196,6 +199,7 @@ TEST(MetricsUpdateTest, BalanceIsToldWhereExpertsMove) {
   EXPECT_EQ(Value(text, "baltoro:eplb_rearrangements_total" + labels), 2);
   EXPECT_EQ(Value(text, "baltoro:eplb_moved_experts_total" + labels), 9);
   EXPECT_EQ(Value(text, "baltoro:eplb_balancedness_before" + labels), 0.5);
+  EXPECT_EQ(Value(text, "baltoro:eplb_balancedness_expected" + labels), 0.875);
   EXPECT_EQ(Value(text, "baltoro:eplb_balancedness" + labels), 0.75);
 }
 

@@ -2,7 +2,9 @@
 // experts read, and that the same comes of it as of the rows of all in one bank.
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "ops/cuda/layer/layer_state.h"
 #include "ops/expert_exchange.h"
 #include "ops/group_rows.h"
+#include "tensor/float8.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -92,6 +95,7 @@ struct Layer {
 struct Case {
   int64_t here, there;  // rows of this replica, and of the other
   bool coding_norm;     // the norm writes codes of e4m3, as it does ahead of such products
+  bool fp8 = false;     // --expert-dispatch-dtype fp8
 };
 
 void Run(Context& context, const Layer& layer, const Case& c, int64_t first, Recorder& recorder) {
@@ -105,7 +109,8 @@ void Run(Context& context, const Layer& layer, const Case& c, int64_t first, Rec
                         .top_k = kTopK,
                         .rounds_norms = c.coding_norm,
                         .exchange = &recorder,
-                        .group_rows = group_rows};
+                        .group_rows = group_rows,
+                        .fp8_dispatch = c.fp8};
   Arena step(CudaMemory());
   LayerState state(context.get(), step, shape);
   if (c.here > 0) {
@@ -119,9 +124,24 @@ void Run(Context& context, const Layer& layer, const Case& c, int64_t first, Rec
   context.Wait();
 }
 
+// Rows as e4m3 codes with their scales give them back (PackedMatrix, of kFp8Block).
+void RoundToFp8(std::vector<Bf16>& rows) {
+  for (size_t begin = 0; begin < rows.size(); begin += 128) {
+    const auto group = std::span(rows).subspan(begin, 128);
+    float largest = 1e-4f;
+    for (const Bf16 v : group) largest = std::max(largest, std::abs(ToFloat(v)));
+    const float scale = largest / 448;
+    for (Bf16& v : group) v = ToBf16(FromE4M3(ToE4M3(ToFloat(v) / scale)) * scale);
+  }
+}
+
 // The rows of both in one bank, by what they chose.
-std::vector<float> Together(
-    Context& context, const Layer& layer, int64_t rows, Bytes chosen, Bytes weights) {
+std::vector<float> Together(Context& context,
+                            const Layer& layer,
+                            int64_t rows,
+                            const Bytes& chosen,
+                            const Bytes& weights,
+                            bool rounded) {
   const int64_t hidden = layer.hidden();
   std::vector<int32_t> tokens(static_cast<size_t>(rows));
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -138,6 +158,11 @@ std::vector<float> Together(
   context.Wait();
   ops.rms_norm(context.get(), x, stream, layer.norm_weight(), kEps);
   context.Wait();
+  if (rounded) {
+    std::vector<Bf16> host = FromDevice<Bf16>(x.data, count);
+    RoundToFp8(host);
+    BT_CHECK(CudaMemory().CopyIn(x.data, host.data(), host.size() * sizeof(Bf16)).ok());
+  }
   ops.expert_bank(context.get(), {.out = TensorView(out.data(), DType::kF32, {rows, hidden}),
                                   .x = x,
                                   .ids = TensorView(there.data(), DType::kI32, {rows, kTopK}),
@@ -152,13 +177,15 @@ std::vector<float> Together(
 void Check(Context& context, const FormCase& form, const Layer& layer, const Case& c) {
   const std::string name = std::string(form.name) + ", hidden " + std::to_string(layer.hidden()) +
                            ", rows " + std::to_string(c.here) + " and " + std::to_string(c.there) +
-                           (c.coding_norm ? ", norm with codes" : "");
-  const bool coded =
+                           (c.coding_norm ? ", norm with codes" : "") +
+                           (c.fp8 ? ", fp8 on the way" : "");
+  const bool read =
       form.quantise_input || form.form == WeightForm::kInt8 || form.form == WeightForm::kInt4;
   Recorder here(context), there(context);
-  Run(context, layer, {c.there, c.here, c.coding_norm}, c.here, there);
+  Run(context, layer, {c.there, c.here, c.coding_norm, c.fp8}, c.here, there);
   here.behind = there.sent;
   Run(context, layer, c, 0, here);
+  const bool coded = read || c.fp8;
   const int64_t row = coded ? layer.hidden() : 2 * layer.hidden();
   if (here.sent.size() != (coded ? 4U : 3U) || std::ssize(here.sent[0]) != c.here * row) {
     return Fail(name + ": rows were sent as " + std::to_string(here.sent.size()) +
@@ -170,7 +197,8 @@ void Check(Context& context, const FormCase& form, const Layer& layer, const Cas
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
-  const std::vector<float> want = Together(context, layer, c.here + c.there, both(2), both(1));
+  const std::vector<float> want =
+      Together(context, layer, c.here + c.there, both(2), both(1), !read && c.fp8);
   if (c.here + c.there > 4) {
     if (here.found != want) Fail(name + ": other bits than of rows in one bank");
     return;
@@ -186,7 +214,8 @@ GPU_TEST(ExpertsOfGroupTest, RowsTravelAsExpertsReadThem) {
     for (const int64_t hidden : {256, 512}) {
       const Layer layer(form, hidden);
       for (const Case& c : {Case{1, 2, false}, Case{3, 5, true}, Case{7, 0, true}, Case{0, 6, true},
-                            Case{20, 30, false}, Case{20, 30, true}}) {
+                            Case{20, 30, false}, Case{20, 30, true}, Case{2, 9, false, true},
+                            Case{0, 30, false, true}, Case{30, 20, false, true}}) {
         if (c.coding_norm && !form.quantise_input) continue;
         Check(context, form, layer, c);
       }

@@ -8,6 +8,7 @@
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/norm_begun.h"
+#include "ops/cuda/rows/decode_rows.h"
 #include "ops/cuda/rows/quantise.h"
 #include "ops/expert_exchange.h"
 
@@ -64,7 +65,13 @@ LayerState::LayerState(const OpContext& context, Arena& arena, const StepShape& 
     unscaled_ = take(DType::kBf16, shape.hidden);
     squares_ = take(DType::kF32, BegunNorm::kParts);
   }
-  if (shape.exchange != nullptr) beside_.gathered = &gathered_;
+  if (shape.exchange != nullptr) {
+    beside_.gathered = &gathered_;
+    if (shape.fp8_dispatch && shape.hidden % 128 == 0) {
+      codes_ = arena.Allocate(
+          static_cast<size_t>(group_rows_.dim(0) * (shape.hidden + shape.hidden / 128 * 4)));
+    }
+  }
   if (shape.rounds_norms && shape.hidden % 128 == 0) {
     rounded_ = {.codes = take(DType::kU8, shape.hidden).data,
                 .scales = take(DType::kF32, shape.hidden / 128).as<float>(),
@@ -246,14 +253,14 @@ void LayerState::ExpertsOfGroup(const ExpertsHalfArgs& args, const NextHalf& nex
 
 // Experts that read codes are sent codes, as this rank would make them of the rows: the same bits
 // of a result for about half the bytes. They lie where the rows would, in the first part of it
-// codes, behind them scales.
+// codes, behind them scales. Of others a flag has it, and rows are made of the codes again.
 void LayerState::GatherRows(const baltoro::ExpertBankArgs& own) {
   gathered_.of = nullptr;
-  const PackedMatrix& reader = own.gate_up;
   const int64_t width = shape_.hidden, rows = group_rows_.dim(0), own_rows = own.x.dim(0);
-  if (!ReadsCodes(reader.form, reader.quantise_input) || width % 128 != 0) {
-    return ComposedState::GatherRows(own);
-  }
+  const bool read = ReadsCodes(own.gate_up.form, own.gate_up.quantise_input) && width % 128 == 0;
+  if (!read && codes_ == nullptr) return ComposedState::GatherRows(own);
+  const PackedMatrix reader =
+      read ? own.gate_up : PackedMatrix{.form = WeightForm::kFp8Block, .quantise_input = true};
   const int64_t scales = ScalesOfCodes(reader.form, width);
   const OpContext context = Fresh();
   QuantisedRows mine;
@@ -263,25 +270,29 @@ void LayerState::GatherRows(const baltoro::ExpertBankArgs& own) {
                         reader);
     BT_CHECK(mine.x_stride == width && mine.x_scales_stride == scales);
   }
-  gathered_ = {
-      .codes = group_rows_.data,
-      .scales = reinterpret_cast<float*>(static_cast<char*>(group_rows_.data) + rows * width),
-      .width = width,
-      .of = group_rows_.data,
-      .rows = rows,
-      .stride = width,
-      .form = reader.form};
+  auto* const codes = static_cast<char*>(read ? group_rows_.data : codes_);
+  auto* const scales_behind = reinterpret_cast<float*>(codes + rows * width);
   const auto both = [&](void* all, const void* own_data, DType type, int64_t columns) {
     return ExpertExchange::Gathered{
         .all = TensorView(all, type, {rows, columns}),
         .own = TensorView(const_cast<void*>(own_data), type, {own_rows, columns})};
   };
   const ExpertExchange::Gathered gathered[] = {
-      both(gathered_.codes, mine.x, DType::kU8, width),
-      both(gathered_.scales, mine.x_scales, DType::kF32, scales),
+      both(codes, mine.x, DType::kU8, width),
+      both(scales_behind, mine.x_scales, DType::kF32, scales),
       {.all = group_ids_, .own = own.ids},
       {.all = group_weights_, .own = own.weights}};
   shape_.exchange->Gather(context, gathered, shape_.group_rows);
+  if (!read) {
+    return LaunchDecodeRows(StreamOf(context), group_rows_.data, codes, scales_behind, rows, width);
+  }
+  gathered_ = {.codes = codes,
+               .scales = scales_behind,
+               .width = width,
+               .of = group_rows_.data,
+               .rows = rows,
+               .stride = width,
+               .form = reader.form};
 }
 
 void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) {
