@@ -35,8 +35,8 @@ class TwoLevelExchange final : public ExpertExchange {
     // Zeros, as an operation of the same stream.
     std::function<void(const OpContext&, const TensorView&)> clear;
   };
-  // Bytes of `room` for rows of `row_bytes`, of all tensors together, that come back as sums of
-  // `sum_row_bytes`; up to `rows_max` of a replica. Of fewer, or narrower, rows it is as well.
+  // Bytes of `room` for up to `rows_max` rows of a replica: of `row_bytes`, all tensors together,
+  // that come back as sums of `sum_row_bytes`. Loads of experts (SlabExchange) have room in it too.
   static int64_t RoomBytes(int64_t hosts,
                            int64_t rows_max,
                            int64_t row_bytes,
