@@ -101,6 +101,36 @@ std::string Difference(const Hello& own, const Hello& peer, const std::string& m
                      left_out == 0 ? "" : fmt::format("; and {} more", left_out));
 }
 
+std::string OtherKind(Purpose came) {
+  constexpr const char* kOne =
+      "of one engine over nodes (replicas that share experts by --enable-expert-parallel, or "
+      "--nnodes)";
+  constexpr const char* kMany = "of replicas for themselves (--data-parallel-size alone)";
+  const bool joins = came == Purpose::kJoin;
+  return fmt::format("the head is {}, and who came is {}: give both the same of these flags",
+                     joins ? kMany : kOne, joins ? kOne : kMany);
+}
+
+std::string OtherKindFrame(Purpose came) {
+  if (came == Purpose::kJoin) return JoinRefusal(InvalidArgument(OtherKind(came)));
+  return ReplicaRefusal(OtherKind(came));
+}
+
+std::string JoinRefusal(const Status& why) {
+  WireWriter out;
+  out.Put(kRefusedAnswer);
+  out.Put<uint32_t>(why.code() == Code::kInvalidArgument ? 1 : 0);
+  out.PutBytes(why.message().substr(0, kRefusalMax));
+  return out.bytes();
+}
+
+std::string ReplicaRefusal(std::string_view why) {
+  WireWriter out;
+  out.Put(kRefusedAnswer);
+  out.PutBytes(std::string(why.substr(0, kRefusalMax)));
+  return out.bytes();
+}
+
 std::string Printable(std::string_view text) {
   std::string clean(text);
   for (char& letter : clean) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
 #include "base/wire.h"
 #include "comm/rank_socket.h"
 #include "comm/rendezvous.h"
@@ -40,6 +41,18 @@ struct Hello {
 // Empty if the peer's world is ours, else what differs, with both values.
 // `member`: what one of the world is called.
 std::string Difference(const Hello& own, const Hello& peer, const std::string& member);
+
+// Two that meet are not of one kind: one is a node of one engine, the other has a replica for
+// itself. `came` is what the visitor is. The frame tells it so, in the form in which it expects an
+// answer.
+std::string OtherKind(Purpose came);
+std::string OtherKindFrame(Purpose came);
+// How those who come with kJoin and kReplica are refused: the first number of an answer, then, for
+// kJoin, whether something must be changed before it comes again, and the reason.
+inline constexpr uint32_t kRefusedAnswer = 2;
+inline constexpr size_t kRefusalMax = 4096;
+std::string JoinRefusal(const Status& why);
+std::string ReplicaRefusal(std::string_view why);
 
 void PutAddress(WireWriter* out, const RankAddress& address);
 RankAddress GetAddress(WireReader* in);

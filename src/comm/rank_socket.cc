@@ -1,5 +1,6 @@
 #include "comm/rank_socket.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -191,6 +192,12 @@ Result<RankSocket> AcceptFrom(int listener, Seconds deadline) {
   // Gone again before we came.
   if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) return RankSocket();
   return FromErrno("accept");
+}
+
+Result<RankSocket> Duplicate(const RankSocket& socket) {
+  RankSocket twin(fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+  if (!twin.valid()) return Status(Code::kUnavailable, "no more files can be opened");
+  return twin;
 }
 
 Result<RankAddress> LocalAddress(int fd) {

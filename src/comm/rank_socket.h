@@ -48,6 +48,8 @@ Result<RankSocket> ListenAt(const RankAddress& address);
 Result<RankSocket> ConnectTo(const RankAddress& address, Seconds deadline);
 // An invalid socket if nobody has come by the deadline.
 Result<RankSocket> AcceptFrom(int listener, Seconds deadline);
+// The same socket once more.
+Result<RankSocket> Duplicate(const RankSocket& socket);
 // Our own end of a TCP socket.
 Result<RankAddress> LocalAddress(int fd);
 // "192.0.2.1:4711" or "a local process".

@@ -28,18 +28,10 @@ namespace {
 constexpr Seconds kRetryPause = 0.05;
 constexpr Seconds kConnectLimit = 5;   // for one try, handshake included
 constexpr Seconds kWaitingNews = 0.5;  // how often rank 0 says whom it waits for
-constexpr size_t kReasonMax = 4096;
+constexpr size_t kReasonMax = kRefusalMax;
 
 // What rank 0 answers to kJoin.
-enum class Answer : uint32_t { kWaiting = 1, kRefused = 2, kWorld = 3 };
-
-std::string RefusalFrame(const Status& why) {
-  WireWriter out;
-  out.Put(static_cast<uint32_t>(Answer::kRefused));
-  out.Put<uint32_t>(why.code() == Code::kInvalidArgument ? 1 : 0);
-  out.PutBytes(why.message().substr(0, kReasonMax));
-  return out.bytes();
-}
+enum class Answer : uint32_t { kWaiting = 1, kRefused = kRefusedAnswer, kWorld = 3 };
 
 // The file of a Unix listener, for as long as ranks may come to it.
 class PathOwner {
@@ -163,7 +155,7 @@ class Rendezvous {
     std::array<std::byte, 16> random;
     FillRandom(random);
     session_.assign(reinterpret_cast<const char*>(random.data()), random.size());
-    const std::string frame = trouble.ok() ? WorldFrame() : RefusalFrame(trouble);
+    const std::string frame = trouble.ok() ? WorldFrame() : JoinRefusal(trouble);
     for (auto& [rank, socket] : joined) {
       const Status sent = socket.Send(frame, MonotonicClock().Now() + kConnectLimit);
       if (trouble.ok() && !sent.ok()) {
@@ -175,11 +167,15 @@ class Rendezvous {
 
   Status Admit(Arrival arrival, std::map<int32_t, SealedSocket>* joined) {
     const std::optional<Hello> hello = Hello::FromWire(arrival.hello);
+    if (hello.has_value() && hello->purpose == Purpose::kReplica) {
+      static_cast<void>(arrival.socket.Send(OtherKindFrame(hello->purpose), Soon(kConnectLimit)));
+      return Fail(Code::kInvalidArgument, OtherKind(hello->purpose));
+    }
     if (!hello.has_value() || hello->purpose != Purpose::kJoin) return Status();  // no rank of now
     const std::string difference = Difference(OwnHello(), *hello, options_.member);
     if (!difference.empty()) {
       Status why = Fail(Code::kInvalidArgument, difference);
-      static_cast<void>(arrival.socket.Send(RefusalFrame(why), Soon(kConnectLimit)));
+      static_cast<void>(arrival.socket.Send(JoinRefusal(why), Soon(kConnectLimit)));
       return why;
     }
     const auto before = joined->find(hello->rank);
@@ -188,7 +184,7 @@ class Rendezvous {
       const Status why = Fail(Code::kInvalidArgument,
                               fmt::format("there is a {} already; each needs a number of its own",
                                           Member(hello->rank)));
-      static_cast<void>(arrival.socket.Send(RefusalFrame(why), Soon(kConnectLimit)));
+      static_cast<void>(arrival.socket.Send(JoinRefusal(why), Soon(kConnectLimit)));
       return Status();
     }
     addresses_[static_cast<size_t>(hello->rank)] = hello->address;

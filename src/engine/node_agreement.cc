@@ -14,7 +14,7 @@
 namespace baltoro {
 namespace {
 
-constexpr size_t kConfigBytesMax = 16 << 20;
+constexpr size_t kConfigBytesMax = 16 << 20, kVocabularyBytesMax = 64 << 20;
 
 FingerprintEntry Entry(std::string name, const std::string& value) {
   return {.name = std::move(name), .value = value.substr(0, kFingerprintTextMax)};
@@ -72,6 +72,16 @@ Status AddFiles(const EngineConfig& config, std::vector<FingerprintEntry>& finge
     rules = HashOf(text);
   }
   fingerprint.push_back(Entry("preprocessor_config.json", rules));
+  // What tokens mean: answers that keep to a form are checked where they are computed.
+  std::string vocabulary;
+  for (const char* const name : {"tiktoken.model", "tokenizer_config.json"}) {
+    const std::string file = TokenizerDir(config) + "/" + name;
+    if (!FileExists(file)) continue;
+    BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kVocabularyBytesMax));
+    vocabulary += HashOf(text);
+  }
+  fingerprint.push_back(Entry("tokenizer (tiktoken.model, tokenizer_config.json)",
+                              vocabulary.empty() ? "none" : HashOf(vocabulary)));
   if (config.speculation.method == DraftMethod::kEagle3) {  // whose layers to tap all ranks follow
     BT_ASSIGN_OR_RETURN(const std::string draft, HashModel(config.speculation.model));
     fingerprint.push_back(Entry("draft model (config.json, sizes of the weight files)", draft));

@@ -77,6 +77,9 @@ class Joiner {
   explicit Joiner(const NodeOptions& options)
       : options_(options), seen_(clock_.Now()), told_(clock_.Now() - kTell + kFirstTell) {}
 
+  // Of the head, once all are there: the socket at which they met.
+  RankSocket TakeListener() { return std::move(twin_); }
+
   Result<std::unique_ptr<Link>> Run() {
     for (;;) {
       bool reached = options_.node == 0;
@@ -129,8 +132,11 @@ class Joiner {
     Result<RankSocket> listener = ListenAt(world.meeting);
     if (!listener.ok()) return CannotListen(listener.status());
     deaf_ = 0;
+    BT_ASSIGN_OR_RETURN(twin_, Duplicate(listener.value()));
     world.listener = std::make_shared<RankSocket>(std::move(listener.value()));
-    return JoinWorld(world);
+    Result<std::unique_ptr<Link>> link = JoinWorld(world);
+    if (!link.ok()) twin_.Close();
+    return link;
   }
 
   // An engine that ends may hold the port for a moment yet; somebody else keeps it.
@@ -145,6 +151,7 @@ class Joiner {
 
   const NodeOptions& options_;
   const MonotonicClock clock_;
+  RankSocket twin_;  // of the head's listening socket
   Seconds seen_;
   Seconds told_;
   Seconds deaf_ = 0;  // since when the head cannot listen
@@ -157,7 +164,8 @@ Result<std::unique_ptr<NodeWorld>> NodeWorld::Join(const NodeOptions& options) {
          options.node == 0 ? "the others come to" : "the head is at", options.master_host,
          options.master_port);
   if (options.node == 0) BT_RETURN_IF_ERROR(CheckListenAddress(options));
-  BT_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Joiner(options).Run());
+  Joiner joiner(options);
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, joiner.Run());
   std::string own = options.own_host;
   if (own.empty() && options.node == 0) own = options.master_host;
   if (own.empty()) {
@@ -168,6 +176,11 @@ Result<std::unique_ptr<NodeWorld>> NodeWorld::Join(const NodeOptions& options) {
   GroupOptions all{.name = "nodes", .ranks = {}, .call_timeout = kForever};
   for (int32_t node = 0; node < options.nodes; ++node) all.ranks.push_back(node);
   BT_ASSIGN_OR_RETURN(world->all_, JoinGroup(world->link_.get(), all));
+  if (options.node == 0) {
+    world->late_comers_ = std::make_unique<LateComers>(
+        joiner.TakeListener(), options.cluster_key, "node",
+        [](const std::string& line) { BT_LOG(Warning, "A node came too late: {}", line); });
+  }
   BT_LOG(Info, "All {} nodes are there", options.nodes);
   return world;
 }

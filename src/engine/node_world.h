@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/communicator.h"
+#include "comm/late_comers.h"
 #include "comm/link.h"
 #include "comm/rendezvous.h"
 
@@ -80,6 +81,7 @@ class NodeWorld {
 
   const std::unique_ptr<Link> link_;
   std::unique_ptr<Communicator> all_;
+  std::unique_ptr<LateComers> late_comers_;  // of the head
   const std::string own_host_, cluster_key_;
 };
 

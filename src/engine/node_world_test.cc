@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <latch>
@@ -80,6 +81,36 @@ TEST(NodeWorldTest, RanksMeetWhereRankZeroIs) {
     EXPECT_THAT(world->Gather(meeting.session).value(),
                 ElementsAre(meeting.session, meeting.session));
   });
+}
+
+// One that has a number which another has waits, and hears why; another head is refused.
+TEST(NodeWorldTest, WhereNodesMetThePortStaysTaken) {
+  const int port = test::FreePort();
+  std::latch over(2);
+  std::vector<std::jthread> threads;
+  threads.emplace_back([&] {
+    const auto world = NodeWorld::Join(OptionsOf(1, 2, port));
+    EXPECT_TRUE(world.ok());
+    over.arrive_and_wait();
+  });
+  const auto head = NodeWorld::Join(OptionsOf(0, 2, port));
+  ASSERT_TRUE(head.ok());
+  EXPECT_THAT(ListenAt({.host = "127.0.0.1", .port = port}).status().message(),
+              HasSubstr("in use"));
+  NodeOptions options = OptionsOf(1, 2, port);
+  options.patience = 0.5;
+  // It is waited for as long as the head is there.
+  std::atomic<bool> back = false;
+  std::thread late([&] {
+    const Status status = NodeWorld::Join(options).status();
+    EXPECT_EQ(status.code(), Code::kNotFound);
+    back = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  EXPECT_FALSE(back);
+  over.arrive_and_wait();
+  const_cast<std::unique_ptr<NodeWorld>&>(head.value()).reset();
+  late.join();
 }
 
 // A node may come later than an attempt of another one lasts: nobody leaves for it.

@@ -87,6 +87,13 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape) {
   if (layout.balanced_experts && (!layout.whole_experts || layout.expert_ranks() == 1)) {
     return InvalidArgument("--enable-eplb needs --enable-expert-parallel and more than one rank");
   }
+  const int64_t copies = int64_t{shape.experts} * (layout.expert_ranks() - 1);
+  if (layout.redundant_experts > copies) {
+    return InvalidArgument(fmt::format(
+        "--eplb-config: num_redundant_experts {}: with all {} experts on each of {} ranks there "
+        "are {}; give no more",
+        layout.redundant_experts, shape.experts, layout.expert_ranks(), copies));
+  }
   const int64_t slots = int64_t{shape.experts} + layout.redundant_experts;
   if (layout.whole_experts && slots < layout.expert_ranks()) {
     return InvalidArgument(fmt::format("{} experts do not reach all {} ranks: use fewer ranks",

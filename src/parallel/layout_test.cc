@@ -183,6 +183,9 @@ TEST(LayoutTest, ClashesNameTheSizes) {
   EXPECT_NE(message(uneven).find("needs --enable-eplb"), std::string::npos);
   uneven.balanced_experts = true;
   EXPECT_NE(message(uneven).find("give num_redundant_experts 32"), std::string::npos);
+  uneven.redundant_experts = 384 * 8;
+  EXPECT_NE(message(uneven).find("num_redundant_experts 3072"), std::string::npos);
+  EXPECT_NE(message(uneven).find("there are 2688"), std::string::npos);
   uneven.redundant_experts = 32;
   EXPECT_EQ(message(uneven), "");
   EXPECT_EQ(CheckExpertBalance(uneven, false).message(), "");

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <thread>
 
+#include "comm/rendezvous.h"
 #include "engine/remote_engine.h"
 #include "engine/stand_in.h"
 #include "engine/testing/event_log.h"
@@ -56,6 +57,33 @@ Result<int> Visit(const ReplicaMeeting& meeting, int32_t replica, Seconds limit 
 std::function<bool()> After(Seconds seconds) {
   const MonotonicClock clock;
   return [clock, end = clock.Now() + seconds] { return clock.Now() > end; };
+}
+
+// --enable-expert-parallel on one of two nodes alone: both sides name it.
+TEST(ReplicaGateTest, WhoBelongsToOneEngineOverNodesIsToldWhatDiffers) {
+  const auto gate = OpenGate();
+  WorldOptions world{.member = "node",
+                     .rank = 1,
+                     .ranks = 2,
+                     .meeting = gate->address(),
+                     .cluster_key = kKey,
+                     .join_timeout = 5};
+  const Status joined = JoinWorld(world).status();
+  EXPECT_EQ(joined.code(), Code::kInvalidArgument);
+  EXPECT_THAT(joined.message(), HasSubstr("--enable-expert-parallel"));
+
+  world.rank = 0;
+  world.listener = std::make_shared<RankSocket>(ListenAt({.host = "127.0.0.1"}).value());
+  const int port = LocalAddress(world.listener->get()).value().port;
+  world.meeting.port = port;
+  Status led;
+  std::thread head([&] { led = JoinWorld(world).status(); });
+  const Status visited = Visit(Meeting(port), 1).status();
+  head.join();
+  for (const Status& said : {visited, led}) {
+    EXPECT_EQ(said.code(), Code::kInvalidArgument);
+    EXPECT_THAT(said.message(), HasSubstr("give both the same of these flags"));
+  }
 }
 
 TEST(ReplicaGateTest, LetsInEachReplicaOnce) {

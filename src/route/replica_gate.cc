@@ -25,11 +25,11 @@ constexpr Seconds kRound = 0.1;    // how soon the end is seen
 constexpr Seconds kFirstTell = 2;  // about who is missing
 constexpr Seconds kTell = 10;      // between two such lines, and twice as long each time
 constexpr Seconds kTellMax = 300;
-constexpr size_t kReasonMax = 4096;
+constexpr size_t kReasonMax = kRefusalMax;
 // A machine that lost power or its cable is noticed by then.
 constexpr int kSilenceMs = 10000;
 
-enum class Answer : uint32_t { kComeIn = 1, kRefused = 2, kTaken = 3 };
+enum class Answer : uint32_t { kComeIn = 1, kRefused = kRefusedAnswer, kTaken = 3 };
 
 std::string AnswerFrame(Answer answer, const std::string& why) {
   WireWriter out;
@@ -139,6 +139,12 @@ void ReplicaGate::Run(const std::stop_token& stop) {
 void ReplicaGate::Admit(PeerAcceptor::Arrival arrival) {
   const Seconds deadline = MonotonicClock().Now() + kAnswerLimit;
   const std::optional<Hello> hello = Hello::FromWire(arrival.hello);
+  if (hello.has_value() && hello->purpose == Purpose::kJoin) {
+    BT_LOG_LIMITED(Warning, "A node of {} was refused: {}", PeerText(arrival.socket.fd()),
+                   OtherKind(hello->purpose));
+    static_cast<void>(arrival.socket.Send(OtherKindFrame(hello->purpose), deadline));
+    return;
+  }
   if (!hello.has_value() || hello->purpose != Purpose::kReplica) return;  // nobody for this door
   const std::string who =
       fmt::format("replica {} of {}", hello->rank, PeerText(arrival.socket.fd()));
@@ -151,7 +157,7 @@ void ReplicaGate::Admit(PeerAcceptor::Arrival arrival) {
   }
   if (!why.empty()) {
     BT_LOG_LIMITED(Warning, "{} was refused: {}", who, why);
-    static_cast<void>(arrival.socket.Send(AnswerFrame(Answer::kRefused, why), deadline));
+    static_cast<void>(arrival.socket.Send(ReplicaRefusal(why), deadline));
     return;
   }
   const std::unique_lock lock(mutex_);

@@ -233,8 +233,6 @@ void ReplicaGroup::OnEvents(int32_t which, std::vector<TokenEvent> events) {
   }
   if (!events.empty()) sink_(std::move(events));
   if (homeless.empty()) return;
-  BT_LOG(Warning, "Replica {} is gone: {} requests that it had not begun to answer go elsewhere",
-         which, homeless.size());
   std::vector<TokenEvent> lost;
   for (const RequestId id : homeless) {
     const Status placed = Place(id);
@@ -245,6 +243,10 @@ void ReplicaGroup::OnEvents(int32_t which, std::vector<TokenEvent> events) {
     const std::lock_guard lock(mutex_);
     open_.erase(id);
   }
+  BT_LOG(Warning,
+         "Replica {} is gone: of {} requests that it had not begun to answer {} went to others, {} "
+         "ended with an error",
+         which, homeless.size(), homeless.size() - lost.size(), lost.size());
   if (!lost.empty()) sink_(std::move(lost));
 }
 
