@@ -125,38 +125,101 @@ Status CountPictures(const PlannedModel& planned,
   return {};
 }
 
-Result<MemoryPlan> PlanHost(const PlannedModel& planned,
-                            const EngineConfig& config,
-                            const BackendChoice& backend,
-                            bool here,
-                            double utilisation,
-                            int32_t replicas) {
+// What is planned: a copy of it stays with the plan, which asks for other layouts.
+struct PlanInput {
+  PlannedModel planned;
+  EngineConfig config;
+  BackendChoice backend;
+  bool here = false;           // on a machine like this one
+  int32_t apart = 1;           // engines of replicas that share nothing, on this node
+  int32_t replicas = 1;        // such engines, of all nodes of the web server
+  int32_t local_replicas = 0;  // that each node has by its flags, of either kind
+  int32_t first_replica = 0;   // of this node, of these
+  bool replicas_stay = false;  // other servers or nodes have some that are not planned here
+};
+
+// How the replicas lie.
+void CountReplicas(const ServeOptions& options, PlanInput& in) {
+  const ReplicaOptions& given = options.replicas;
+  // A web server without replicas plans one, as other nodes have them.
+  if (!given.share_experts) {
+    in.apart = std::max(1, given.here);
+    in.replicas = options.headless ? in.apart : std::max(1, given.served());
+  }
+  if (given.here > 0 && options.given_values.contains("data_parallel_size_local")) {
+    in.local_replicas = given.share_experts ? given.total / given.nodes : given.here;
+    in.first_replica = given.first;
+  }
+  in.replicas_stay =
+      !given.share_experts && (in.replicas != given.total || given.here == 0 ||
+                               (in.local_replicas > 0 && given.total % in.local_replicas != 0));
+}
+
+// What does not run is refused for what its numbers say.
+Status CheckNumbers(const EngineConfig& config, const K2Config& model, bool gpu) {
+  const ParallelLayout layout = LayoutOf(config);
+  BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model)));
+  BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
+  if (gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model));
+  return config.deterministic ? CheckFixedOrder(layout, config.nodes, gpu) : Status();
+}
+
+// Beside the weights of the model.
+Status CountFurther(const PlanInput& in,
+                    const EngineConfig& config,
+                    const K2Config& model,
+                    PlanOptions& options) {
+  if (!in.planned.described) {
+    BT_RETURN_IF_ERROR(CountDraft(config, model, in.backend, options));
+  }
+  return CountPictures(in.planned, config, model, in.backend, options);
+}
+
+// Of another layout than the one that was asked for.
+Status Settle(const PlanInput& in, const K2Config& model, PlanOptions& options) {
+  const bool same_replicas =
+      options.layout.data == LayoutOf(in.config).data && options.replicas == in.replicas;
+  if (in.replicas_stay && !same_replicas) {
+    return InvalidArgument("--data-parallel-size: other servers have replicas that stay");
+  }
+  EngineConfig config = in.config;
+  config.tensor_parallel_size = options.layout.tensor;
+  config.pipeline_parallel_size = options.layout.pipeline;
+  config.data_parallel_size = options.layout.data;
+  config.enable_expert_parallel = options.layout.whole_experts;
+  config.nodes = options.nodes;
+  BT_RETURN_IF_ERROR(CheckNumbers(config, model, in.backend.gpu.has_value()));
+  if (!options.weight_bytes.empty()) {
+    BT_ASSIGN_OR_RETURN(options.weight_bytes,
+                        FullestOfStages(config, model, options.layout, in.backend));
+  }
+  return CountFurther(in, config, model, options);
+}
+
+Result<MemoryPlan> PlanHost(const PlanInput& in, double utilisation) {
+  const EngineConfig& config = in.config;
+  const BackendChoice& backend = in.backend;
   const DType act = backend.ops->act;
-  ModelDescription model = planned.described.value_or(ModelDescription{.name = planned.dir});
-  if (!planned.described) {
-    BT_ASSIGN_OR_RETURN(model.config, K2Config::Read(planned.dir));
+  ModelDescription model = in.planned.described.value_or(ModelDescription{.name = in.planned.dir});
+  if (!in.planned.described) {
+    BT_ASSIGN_OR_RETURN(model.config, K2Config::Read(in.planned.dir));
   }
   PlanOptions options;
   options.layout = LayoutOf(config);
   options.nodes = config.nodes;
-  BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
-  BT_RETURN_IF_ERROR(CheckNodes(options.layout, config.nodes));
-  if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model.config));
-  if (config.deterministic) {
-    BT_RETURN_IF_ERROR(CheckFixedOrder(options.layout, config.nodes, backend.gpu.has_value()));
-  }
+  options.replicas = in.replicas;
+  options.local_replicas = in.local_replicas;
+  options.first_replica = in.first_replica;
+  BT_RETURN_IF_ERROR(CheckNumbers(config, model.config, backend.gpu.has_value()));
   // Read where the cache is made; here what is wrong with them is told.
   BT_RETURN_IF_ERROR(ReadGivenKvScales(config, model.config).status());
-  BT_RETURN_IF_ERROR(CountWeightsOf(planned, config, backend, here, model, options));
-  if (!planned.described) {
-    BT_RETURN_IF_ERROR(CountDraft(config, model.config, backend, options));
-  }
-  BT_RETURN_IF_ERROR(CountPictures(planned, config, model.config, backend, options));
+  BT_RETURN_IF_ERROR(CountWeightsOf(in.planned, config, backend, in.here, model, options));
+  BT_RETURN_IF_ERROR(CountFurther(in, config, model.config, options));
   model.plain = PlainForm(act);
   // The ranks of this node, and its replicas, share its memory, where it is a CPU.
   const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());
   options.device = {.name = "this machine",
-                    .memory_bytes = host_bytes / (options.layout.ranks() / config.nodes) / replicas,
+                    .memory_bytes = host_bytes / (options.layout.ranks() / config.nodes) / in.apart,
                     .gpu = false};
   if (backend.gpu) {
     options.device = {.name = backend.gpu->name, .memory_bytes = backend.gpu->memory_bytes};
@@ -171,7 +234,11 @@ Result<MemoryPlan> PlanHost(const PlannedModel& planned,
   options.max_num_batched_tokens = config.max_num_batched_tokens;
   BT_ASSIGN_OR_RETURN(options.kv, ParseKvForm(config.kv_cache_dtype, act));
   CountSteps(model.config, config.deterministic, options);
-  return PlanMemory(model, options);
+  options.settle = [kept = std::make_shared<const PlanInput>(in), shape = model.config](
+                       PlanOptions& other) { return Settle(*kept, shape, other); };
+  BT_ASSIGN_OR_RETURN(MemoryPlan plan, PlanMemory(model, options));
+  Advise(plan);
+  return plan;
 }
 
 std::string Misfit(const MemoryPlan& plan, const std::string& device) {
@@ -205,12 +272,6 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
     return InvalidArgument(fmt::format("{}", fmt::join(judged.refusals, "\n")));
   }
   HostPlan out{.notices = judged.notices};
-  // A web server without replicas plans one, as other nodes have them.
-  const int32_t apart = options.replicas.share_experts ? 1 : std::max(1, options.replicas.here);
-  if (apart > 1) {
-    out.notices.push_back(fmt::format(
-        "--data-parallel-size: {} replicas are here, and the plan is that of one of them", apart));
-  }
   if (backend.gpu) {
     out.notices.insert(out.notices.end(), options.graphs.notices.begin(),
                        options.graphs.notices.end());
@@ -218,9 +279,10 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
   SettleForRun(facts, config);
   BT_RETURN_IF_ERROR(CheckExpertGroup(LayoutOf(config)));
   BT_RETURN_IF_ERROR(CheckExpertBalance(LayoutOf(config), config.deterministic));
-  if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config, apart));
-  BT_ASSIGN_OR_RETURN(out.memory, PlanHost(model, config, backend, /*here=*/!gpu,
-                                           options.gpu_memory_utilization, apart));
+  PlanInput input{.planned = model, .config = config, .backend = backend, .here = !gpu};
+  CountReplicas(options, input);
+  if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config, input.apart));
+  BT_ASSIGN_OR_RETURN(out.memory, PlanHost(input, options.gpu_memory_utilization));
   if (const std::string& note = out.memory->options.pictures.note;
       !note.empty() && !config.mm_encoder_tp_mode.empty()) {
     out.notices.push_back(

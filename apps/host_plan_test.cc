@@ -81,6 +81,56 @@ TEST(HostPlanTest, PicturesTakeWhatTheEngineTakesForThem) {
   EXPECT_EQ(WithoutCache(first) - WithoutCache(without), taken.total());
 }
 
+// Those behind one web server, wherever they are; a node without one has its own.
+TEST(HostPlanTest, ReplicasThatShareNothingAreThoseOfTheServer) {
+  const std::vector<std::string> nodes = {
+      "-tp", "8", "-dp", "4", "-dpl", "2", "--data-parallel-address", "10.0.0.1"};
+  const auto replicas = [](std::vector<std::string> args, std::vector<std::string> more = {}) {
+    args.insert(args.end(), more.begin(), more.end());
+    const Ran ran = PlanOf(args, /*gpu=*/true);
+    for (const std::string& notice : ran.notices) {
+      EXPECT_EQ(notice.find("--data-parallel-size"), std::string::npos) << notice;
+    }
+    EXPECT_EQ(ran.plan.options.layout.data, 1);
+    return ran.plan.replicas;
+  };
+  EXPECT_EQ(replicas({"-tp", "8", "-dp", "3"}), 3);
+  EXPECT_EQ(replicas(nodes), 4);
+  EXPECT_EQ(replicas(nodes, {"--headless", "--data-parallel-start-rank", "2"}), 2);
+  EXPECT_EQ(replicas({"-tp", "8", "-dp", "4", "--data-parallel-rank", "1"}), 1);
+  EXPECT_EQ(replicas({"-tp", "8", "-dp", "4", "-dpl", "2", "--data-parallel-hybrid-lb"}), 2);
+}
+
+std::string AdviceOf(const std::vector<std::string>& args) {
+  const MemoryPlan plan = PlanOf(args, /*gpu=*/true).plan;
+  EXPECT_FALSE(Fits(plan));
+  return MisfitText(plan);
+}
+
+// What is told is a command that serve takes: sizes of nodes come along, and replicas of other
+// servers stay.
+TEST(HostPlanTest, OtherDealsOfTheDevicesAreThoseOfAllReplicas) {
+  const auto with = [](std::vector<std::string> args) {
+    const std::vector<std::string> usual = {"--dtype", "bfloat16", "--language-model-only",
+                                            "--gpu-memory-utilization", "0.5"};
+    args.insert(args.end(), usual.begin(), usual.end());
+    return args;
+  };
+  const std::string alone = AdviceOf(with({"-dp", "16"}));
+  const std::string other =
+      "on the same 16 devices with --tensor-parallel-size 2 "
+      "--data-parallel-size 8 --enable-expert-parallel";
+  EXPECT_TRUE(alone.ends_with(other)) << alone;
+  const std::string nodes =
+      AdviceOf(with({"-dp", "16", "-dpl", "8", "--data-parallel-address", "10.0.0.1"}));
+  EXPECT_TRUE(nodes.ends_with(other + " --data-parallel-size-local 4")) << nodes;
+  const std::string hybrid =
+      AdviceOf(with({"-dp", "16", "-dpl", "8", "--data-parallel-hybrid-lb"}));
+  EXPECT_EQ(hybrid.find("--data-parallel-size"), std::string::npos) << hybrid;
+  EXPECT_EQ(hybrid.find("--enable-expert-parallel"), std::string::npos) << hybrid;
+  EXPECT_NE(hybrid.find(" devices with --tensor-parallel-size"), std::string::npos) << hybrid;
+}
+
 TEST(HostPlanTest, AGpuCountsThemToo) {
   const RankPlan rank = PlanOf({"-tp", "8"}, /*gpu=*/true).plan.stages.front();
   EXPECT_GT(BytesOf(rank.weights, "picture encoder"), 0);

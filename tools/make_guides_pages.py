@@ -45,8 +45,15 @@ def flags_of_guides(rows):
     return used
 
 
+def plan_of(case):
+    """What the memory of the guide's GPUs has to say."""
+    plan = case["plan"]
+    return (f"; by `baltoro plan` a rank on {plan['gpu']} lacks {plan['missing']}, and it fits with `{plan['instead']}`"
+            f" (the second node from replica 1 on); on {plan['fits']} it fits as it is")
+
+
 def today_of(case):
-    runs = "runs"
+    runs = "runs" + (plan_of(case) if "plan" in case else "")
     if "added" in case:
         runs += f"; in the test with `{case['added']['flags']}`: {case['added']['reason']}"
     if "waits" not in case:
@@ -107,6 +114,11 @@ def readme_table():
         names = sorted({name for case in waiting for name in case["waits"]}, key=str.lower)
         count = len(guide["cases"])
         table += f"| {guide['title']} | {count} | {count - len(waiting)} | {', '.join(names)} |\n"
+    short = [case for guide in CASES["guides"] for case in guide["cases"] if "plan" in case]
+    if short:
+        names, gpus = (", ".join(sorted({name(case) for case in short})) for name in (lambda case: case["id"], lambda case: case["plan"]["gpu"]))
+        table += (f"\nOf the commands that run, {names} have no room on the GPUs of the guides' example ({gpus}), as `baltoro plan` "
+                  "says: `docs/migrating-from-vllm.md` has flags that fit.\n")
     return table
 
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/gpu_exchange.h"
 #include "ops/ops.h"
+#include "plan/deals.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
@@ -15,65 +15,65 @@ constexpr double kUtilisationLast = 0.99;
 constexpr int64_t kBatchedTokensMin = 512;
 constexpr int64_t kBlockTokens = KvLayerView::kBlockTokens;
 
-struct Candidate {
-  PlanOptions options = {};
-  std::vector<std::string> changes;
-  double cost = 0;  // a thousand for each flag changed, then how far
-};
+// Where nothing fits, devices are added up to here.
+constexpr int32_t kDevicesMax = 128;
+// Tokens that hold a question and its answer; less is hardly what somebody wants to serve.
+constexpr int64_t kUsefulTokens = 2048;
 
-std::vector<Candidate> Candidates(const K2Config& config,
-                                  const PlanOptions& base,
-                                  int64_t requests,
-                                  double utilisation_max) {
-  std::vector<Candidate> out = {{.options = base, .changes = {}}};
+std::vector<Variant> Candidates(const K2Config& config,
+                                const Variant& from,
+                                int64_t requests,
+                                double utilisation_max) {
+  const PlanOptions& base = from.options;
+  std::vector<Variant> out = {from};
   const auto extend = [&out](auto&& variants) {
-    std::vector<Candidate> more;
-    for (const Candidate& c : out) variants(c, more);
+    std::vector<Variant> more;
+    for (const Variant& c : out) variants(c, more);
     out.insert(out.end(), more.begin(), more.end());
   };
-  extend([](const Candidate& c, std::vector<Candidate>& more) {
+  extend([](const Variant& c, std::vector<Variant>& more) {
     if (c.options.deterministic) return;  // CheckFixedOrder would refuse it
     const int32_t tensor = c.options.layout.tensor;
     for (int32_t ways = 2; ways <= tensor; ++ways) {
       if (tensor % ways != 0 || ways <= c.options.layout.decode_context) continue;
-      Candidate next = c;
+      Variant next = c;
       next.options.layout.decode_context = ways;
       next.changes.push_back(fmt::format("--decode-context-parallel-size {}", ways));
       next.cost += 1000 + ways;
       more.push_back(std::move(next));
     }
   });
-  extend([](const Candidate& c, std::vector<Candidate>& more) {
+  extend([](const Variant& c, std::vector<Variant>& more) {
     if (c.options.kv != KvForm::kBf16) return;
-    Candidate next = c;
+    Variant next = c;
     next.options.kv = KvForm::kFp8;
     next.changes.emplace_back("--kv-cache-dtype fp8");
     next.cost += 1020;
     more.push_back(std::move(next));
   });
-  extend([](const Candidate& c, std::vector<Candidate>& more) {
+  extend([](const Variant& c, std::vector<Variant>& more) {
     double halvings = 0;
     for (int64_t tokens = c.options.max_num_batched_tokens / 2; tokens >= kBatchedTokensMin;
          tokens /= 2) {
-      Candidate next = c;
+      Variant next = c;
       next.options.max_num_batched_tokens = tokens;
       next.changes.push_back(fmt::format("--max-num-batched-tokens {}", tokens));
       next.cost += 1040 + ++halvings * 10;
       more.push_back(std::move(next));
     }
   });
-  extend([&](const Candidate& c, std::vector<Candidate>& more) {
+  extend([&](const Variant& c, std::vector<Variant>& more) {
     if (!c.options.device.gpu || c.options.kv_cache_bytes > 0) return;
     for (int percent = static_cast<int>(std::floor(c.options.utilisation * 100 + 1e-6)) + 1;
          percent <= static_cast<int>(utilisation_max * 100 + 1e-6); ++percent) {
-      Candidate next = c;
+      Variant next = c;
       next.options.utilisation = percent / 100.0;
       next.changes.push_back(fmt::format("--gpu-memory-utilization {:.2f}", percent / 100.0));
       next.cost += 1150 + percent;
       more.push_back(std::move(next));
     }
   });
-  extend([&](const Candidate& c, std::vector<Candidate>& more) {
+  extend([&](const Variant& c, std::vector<Variant>& more) {
     if (c.options.device.gpu) return;
     const int64_t length = base.max_model_len > 0 ? base.max_model_len : config.positions_max;
     const ParallelLayout& layout = c.options.layout;
@@ -85,7 +85,7 @@ std::vector<Candidate> Candidates(const K2Config& config,
       layers = std::max<int64_t>(layers, range.size());
     }
     const int64_t token = layers * KvTokenBytes(c.options.kv, config.kv_lora, config.rope_dim);
-    Candidate next = c;
+    Variant next = c;
     next.options.kv_cache_bytes = blocks * kBlockTokens * token;
     if (next.options.kv_cache_bytes == base.kv_cache_bytes) return;
     next.changes.push_back(fmt::format("--kv-cache-memory-bytes {}", next.options.kv_cache_bytes));
@@ -95,23 +95,58 @@ std::vector<Candidate> Candidates(const K2Config& config,
   return out;
 }
 
-constexpr int32_t kStagesMax = 16;
+// As serve would have it; of a layout that is not the given one, what depends on it is counted
+// anew.
+Result<MemoryPlan> PlanVariant(const ModelDescription& model, PlanOptions options) {
+  if (options.settle) BT_RETURN_IF_ERROR(options.settle(options));
+  return PlanMemory(model, options);
+}
 
-Fitting FindAmongFlags(const ModelDescription& model,
-                       const PlanOptions& options,
-                       int64_t requests,
-                       double utilisation_max) {
-  std::vector<Candidate> candidates = Candidates(model.config, options, requests, utilisation_max);
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
-  for (Candidate& candidate : candidates) {
-    const Result<MemoryPlan> plan = PlanMemory(model, candidate.options);
-    if (!plan.ok() || !plan.value().Holds(plan.value().options.max_model_len, requests)) continue;
-    return {.found = true,
-            .options = std::move(candidate.options),
-            .changes = std::move(candidate.changes)};
+bool Holds(const Result<MemoryPlan>& plan, int64_t requests) {
+  return plan.ok() && plan.value().Holds(plan.value().options.max_model_len, requests);
+}
+
+// The nearest of the variants that flags of a rank's memory make of these.
+std::optional<Variant> FindAmongFlags(const ModelDescription& model,
+                                      const std::vector<Variant>& from,
+                                      int64_t requests,
+                                      double utilisation_max) {
+  std::vector<Variant> candidates;
+  for (const Variant& each : from) {
+    std::vector<Variant> more = Candidates(model.config, each, requests, utilisation_max);
+    std::ranges::move(more, std::back_inserter(candidates));
   }
-  return {};
+  std::ranges::stable_sort(candidates, {}, &Variant::cost);
+  for (Variant& candidate : candidates) {
+    if (Holds(PlanMemory(model, candidate.options), requests)) return std::move(candidate);
+  }
+  return std::nullopt;
+}
+
+Fitting FittingOf(std::optional<Variant> variant, bool dealt_out) {
+  if (!variant) return {};
+  return {.found = true,
+          .dealt_out = dealt_out,
+          .options = std::move(variant->options),
+          .changes = std::move(variant->changes)};
+}
+
+bool DealsAreKnown(const PlanOptions& options) {
+  return options.device.gpu && (options.weight_bytes.empty() || options.settle);
+}
+
+// The same devices, dealt out to other numbers of ranks and replicas.
+Fitting FindAmongDeals(const ModelDescription& model, const PlanOptions& options) {
+  if (!DealsAreKnown(options)) return {};
+  std::vector<Variant> deals;
+  for (Variant& deal : DealsOf(options, DevicesOf(options), /*same_replicas=*/false)) {
+    const Result<MemoryPlan> plan = PlanVariant(model, deal.options);
+    if (!plan.ok()) continue;
+    deal.options = plan.value().options;
+    if (Holds(plan, 1)) return FittingOf(std::move(deal), /*dealt_out=*/true);
+    deals.push_back(std::move(deal));
+  }
+  return FittingOf(FindAmongFlags(model, deals, 1, kUtilisationMax), /*dealt_out=*/true);
 }
 
 int64_t TokensOf(const ModelDescription& model, const PlanOptions& options) {
@@ -121,51 +156,56 @@ int64_t TokensOf(const ModelDescription& model, const PlanOptions& options) {
 
 }  // namespace
 
-std::string FindShorter(const ModelDescription& model, const PlanOptions& options) {
-  if (const int64_t tokens = TokensOf(model, options); tokens > 0) {
-    return fmt::format("--max-model-len {}", tokens);
+int32_t DevicesOf(const PlanOptions& options) {
+  return options.layout.ranks() * options.replicas;
+}
+
+bool IsUseful(const ModelDescription& model, const PlanOptions& options, int64_t tokens) {
+  const int64_t asked =
+      options.max_model_len > 0 ? options.max_model_len : model.config.positions_max;
+  return tokens > 0 && tokens >= std::min(kUsefulTokens, asked / 2);
+}
+
+Shorter FindShorter(const ModelDescription& model, const PlanOptions& options) {
+  const int64_t now = TokensOf(model, options);
+  if (IsUseful(model, options, now) || !options.device.gpu || options.kv_cache_bytes > 0) {
+    return {.tokens = now, .flags = now > 0 ? fmt::format("--max-model-len {}", now) : ""};
   }
-  if (!options.device.gpu || options.kv_cache_bytes > 0) return "";
   PlanOptions most = options;
   most.utilisation = std::max(options.utilisation, kUtilisationMax);
   const int64_t tokens = TokensOf(model, most);
-  if (tokens == 0) return "";
-  return fmt::format("--gpu-memory-utilization {:.2f} --max-model-len {}", most.utilisation,
-                     tokens);
+  if (tokens == 0) return {};
+  return {.tokens = tokens,
+          .flags = fmt::format("--gpu-memory-utilization {:.2f} --max-model-len {}",
+                               most.utilisation, tokens)};
 }
 
 Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
-  Fitting fitting = FindAmongFlags(model, options, requests, kUtilisationMax);
-  // Fewer at once, or a shorter one, would do.
-  if (fitting.found || requests > 1 || !FindShorter(model, options).empty()) return fitting;
-  return FindAmongFlags(model, options, requests, kUtilisationLast);
+  const std::vector<Variant> given = {{.options = options}};
+  Fitting fitting =
+      FittingOf(FindAmongFlags(model, given, requests, kUtilisationMax), /*dealt_out=*/false);
+  if (fitting.found || requests > 1) return fitting;  // fewer at once would do
+  fitting = FindAmongDeals(model, options);
+  if (fitting.found) return fitting;
+  if (IsUseful(model, options, FindShorter(model, options).tokens)) return {};
+  return FittingOf(FindAmongFlags(model, given, requests, kUtilisationLast), /*dealt_out=*/false);
 }
 
-std::optional<ParallelLayout> FindLayout(const ModelDescription& model,
-                                         const PlanOptions& options,
-                                         int64_t requests) {
-  if (!options.device.gpu || !options.weight_bytes.empty()) return std::nullopt;
-  std::vector<ParallelLayout> layouts;
-  for (int32_t tensor = options.layout.tensor; tensor <= cuda::kPeersMax; tensor *= 2) {
-    for (int32_t stages = options.layout.pipeline; stages <= kStagesMax; stages *= 2) {
-      ParallelLayout layout = options.layout;
-      layout.tensor = tensor;
-      layout.pipeline = stages;
-      if (layout.ranks() > options.layout.ranks()) layouts.push_back(layout);
+Fitting FindMoreDevices(const ModelDescription& model,
+                        const PlanOptions& options,
+                        int64_t requests) {
+  // Of weights that lie here, for the GPUs that are here.
+  if (!options.device.gpu || !options.weight_bytes.empty()) return {};
+  const int32_t twice = 2 * DevicesOf(options);
+  for (int32_t devices = twice; devices <= std::max(kDevicesMax, twice); devices *= 2) {
+    for (Variant& deal : DealsOf(options, devices, /*same_replicas=*/requests > 1)) {
+      const Result<MemoryPlan> plan = PlanVariant(model, deal.options);
+      if (!Holds(plan, requests)) continue;
+      deal.options = plan.value().options;
+      return FittingOf(std::move(deal), /*dealt_out=*/true);
     }
   }
-  std::ranges::stable_sort(layouts, [](const ParallelLayout& a, const ParallelLayout& b) {
-    return a.ranks() != b.ranks() ? a.ranks() < b.ranks() : a.tensor > b.tensor;
-  });
-  for (const ParallelLayout& layout : layouts) {
-    PlanOptions next = options;
-    next.layout = layout;
-    const Result<MemoryPlan> plan = PlanMemory(model, next);
-    if (plan.ok() && plan.value().Holds(plan.value().options.max_model_len, requests)) {
-      return layout;
-    }
-  }
-  return std::nullopt;
+  return {};
 }
 
 }  // namespace baltoro

@@ -128,7 +128,8 @@ void AddGpu(const K2Config& c,
   out.push_back({"parts of keys", pieces * heads * 4 * (c.kv_lora + 1),
                  o.key_parts > 0 ? "of --deterministic" : ""});
   // As ReserveScratch takes them: an eighth more than was needed in the trial, and a MiB, twice.
-  out.push_back({"room for other steps", TotalBytes(out) / 8 + 2 * kMib, "an eighth"});
+  out.push_back(
+      {"room for other steps", TotalBytes(out) / 8 + 2 * kMib, "an eighth of the arenas above"});
   out.push_back({"sampling", kSampleBytes, ""});
   out.push_back({"driver and kernels", kContextBytes, "assumed"});
   const int64_t trial = TrialBytes(c, o, rows, logits_rows);
@@ -340,7 +341,7 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
                     options.max_model_len, longest, longest));
   }
   if (plan.options.max_model_len <= 0) plan.options.max_model_len = longest;
-  plan.replicas = options.layout.data;
+  plan.replicas = int64_t{options.layout.data} * options.replicas;
   const std::vector<PlanItem> arenas = Arenas(model, plan.options);
   const auto budget = static_cast<int64_t>(static_cast<double>(options.device.memory_bytes) *
                                            (options.device.gpu ? options.utilisation : 1.0));

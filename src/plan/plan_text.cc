@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
@@ -55,64 +56,38 @@ bool Missing(const RankPlan& rank) {
   return rank.kv_bytes < 0;
 }
 
-// What is left where no flag of a rank's memory helps.
-std::vector<std::string> OtherWays(const MemoryPlan& plan, int64_t requests) {
-  std::vector<std::string> ways;
-  if (requests == 1) {
-    const std::string shorter = FindShorter(plan.model, plan.options);
-    if (!shorter.empty()) ways.push_back("with " + shorter);
-  } else if (plan.Holds(plan.options.max_model_len, 1)) {
-    int64_t most = requests - 1;
-    while (!plan.Holds(plan.options.max_model_len, most)) --most;
-    ways.push_back(fmt::format("with --max-num-seqs {}", most));
-  }
-  const ParallelLayout& now = plan.options.layout;
-  if (const auto more = FindLayout(plan.model, plan.options, requests)) {
-    std::string flags;
-    if (more->tensor != now.tensor) {
-      flags += fmt::format(" --tensor-parallel-size {}", more->tensor);
-    }
-    if (more->pipeline != now.pipeline) {
-      flags += fmt::format(" --pipeline-parallel-size {}", more->pipeline);
-    }
-    ways.push_back(fmt::format("on {} devices with{}", more->ranks(), flags));
-  }
-  return ways;
+// On which devices, where flags deal them out otherwise.
+std::string FittingText(const Fitting& fitting) {
+  return fmt::format(
+      "{}with {}",
+      fitting.dealt_out ? fmt::format("on the same {} devices ", DevicesOf(fitting.options)) : "",
+      fmt::join(fitting.changes, " "));
 }
 
-// Of so many requests of the full length.
-struct Demand {
-  int64_t requests = 1;
-  bool fits = false;
-  int64_t needed_bytes = 0, present_bytes = 0;  // of cache, of a rank
-  Fitting fitting = {};
-  std::vector<std::string> ways = {};  // where no fitting is found
-};
-
-Demand DemandOf(const MemoryPlan& plan, int64_t requests) {
-  Demand demand{.requests = requests, .fits = plan.Holds(plan.options.max_model_len, requests)};
-  const RankPlan& rank = plan.stages.front();
-  demand.needed_bytes = rank.kv_token_bytes * plan.options.max_model_len * requests /
-                        plan.options.layout.decode_context;
-  demand.present_bytes = std::max<int64_t>(rank.kv_bytes, 0);
-  if (demand.fits) return demand;
-  demand.fitting = FindFitting(plan.model, plan.options, requests);
-  if (!demand.fitting.found) demand.ways = OtherWays(plan, requests);
-  return demand;
+// "6.52" of one replica, "104.35 in 16 replicas (6.52 in each)" of several.
+std::string InReplicas(const MemoryPlan& plan, int64_t length, const std::string& what) {
+  const double each = plan.Concurrency(length);
+  if (plan.replicas == 1) return fmt::format("{:.2f} {}", each, what);
+  return fmt::format("{:.2f} {} in {} replicas ({:.2f} in each)",
+                     each * static_cast<double>(plan.replicas), what, plan.replicas, each);
 }
 
-std::vector<Demand> DemandsOf(const MemoryPlan& plan) {
-  std::vector<Demand> demands = {DemandOf(plan, 1)};
-  const int32_t most = plan.options.max_num_seqs;
-  if (most > 1 && most <= 64) demands.push_back(DemandOf(plan, most));
-  return demands;
+std::string InEach(const MemoryPlan& plan) {
+  return plan.replicas > 1 ? fmt::format(" in each of {} replicas", plan.replicas) : "";
+}
+
+// That weights, arenas and cache may take.
+int64_t RankBytes(const PlanOptions& o) {
+  return static_cast<int64_t>(static_cast<double>(o.device.memory_bytes) *
+                              (o.device.gpu ? o.utilisation : 1.0));
 }
 
 void AppendDemand(const MemoryPlan& plan, const Demand& demand, std::string& out) {
   const int64_t length = plan.options.max_model_len;
-  const std::string what = demand.requests == 1 ? fmt::format("one request of {} tokens", length)
-                                                : fmt::format("{} requests of {} tokens at once",
-                                                              demand.requests, length);
+  const std::string what = (demand.requests == 1 ? fmt::format("one request of {} tokens", length)
+                                                 : fmt::format("{} requests of {} tokens at once",
+                                                               demand.requests, length)) +
+                           InEach(plan);
   if (demand.fits) {
     out += fmt::format("  {}: fits\n", what);
     return;
@@ -120,12 +95,21 @@ void AppendDemand(const MemoryPlan& plan, const Demand& demand, std::string& out
   out += fmt::format("  {}: does not fit; needs {} of cache a rank, has {}\n", what,
                      GibText(demand.needed_bytes), GibText(demand.present_bytes));
   if (demand.fitting.found) {
-    out += fmt::format("    fits with {}\n", fmt::join(demand.fitting.changes, " "));
+    out += fmt::format("    fits {}\n", FittingText(demand.fitting));
     return;
   }
-  out += "    no cache type, DCP, utilisation or batch size makes it fit";
+  if (demand.requests > 1) {
+    out += "    no cache type, DCP, utilisation or batch size makes so many fit";
+  } else {
+    const int32_t devices = DevicesOf(plan.options);
+    out += "    no flags make it fit";
+    if (plan.options.device.gpu) {
+      out += devices > 1 ? fmt::format(" on {} such devices", devices) : " on one such device";
+    }
+  }
   if (std::ranges::any_of(plan.stages, Missing)) {
-    out += "; the weights and arenas alone are more than there is";
+    out += fmt::format("; weights and arenas alone are more than the {} of a rank",
+                       GibText(RankBytes(plan.options)));
   }
   if (!demand.ways.empty()) out += fmt::format("; it fits {}", fmt::join(demand.ways, ", or "));
   out += "\n";
@@ -139,6 +123,7 @@ Json DemandJson(const MemoryPlan& plan, const Demand& demand) {
               {"cache_bytes_present", demand.present_bytes}};
   if (!demand.fits) {
     out["fits_with"] = demand.fitting.changes;
+    if (demand.fitting.found) out["devices"] = DevicesOf(demand.fitting.options);
     out["or_else"] = demand.ways;
   }
   return out;
@@ -160,8 +145,9 @@ bool Fits(const MemoryPlan& plan) {
 
 std::string FitText(const MemoryPlan& plan) {
   const int64_t length = plan.options.max_model_len;
-  return fmt::format("Fits: {:.2f} requests of {} tokens at once, {} tokens of KV cache",
-                     plan.Concurrency(length), length, plan.kv_tokens);
+  return fmt::format("Fits: {}, {} tokens of KV cache{}",
+                     InReplicas(plan, length, fmt::format("requests of {} tokens at once", length)),
+                     plan.kv_tokens, plan.replicas > 1 ? " in each" : "");
 }
 
 Json PlanJson(const MemoryPlan& plan, const std::vector<int64_t>& lengths) {
@@ -169,10 +155,11 @@ Json PlanJson(const MemoryPlan& plan, const std::vector<int64_t>& lengths) {
   Json out = {{"model", plan.model.name},
               {"device",
                {{"name", o.device.name}, {"bytes", o.device.memory_bytes}, {"gpu", o.device.gpu}}},
-              {"ranks", o.layout.ranks()},
+              {"ranks", DevicesOf(o)},
               {"tensor_parallel_size", o.layout.tensor},
               {"pipeline_parallel_size", o.layout.pipeline},
               {"decode_context_parallel_size", o.layout.decode_context},
+              {"data_parallel_size", plan.replicas},
               {"expert_parallel", o.layout.whole_experts},
               {"expert_dispatch_dtype", o.layout.fp8_dispatch ? "fp8" : "auto"},
               {"expert_balance", o.layout.balanced_experts},
@@ -200,11 +187,14 @@ Json PlanJson(const MemoryPlan& plan, const std::vector<int64_t>& lengths) {
   Json concurrency = Json::array();
   for (const int64_t length : lengths) {
     if (length > o.max_model_len) continue;
-    concurrency.push_back({{"tokens", length}, {"requests", plan.Concurrency(length)}});
+    const double each = plan.Concurrency(length);
+    concurrency.push_back({{"tokens", length},
+                           {"requests", each},
+                           {"requests_in_all", each * static_cast<double>(plan.replicas)}});
   }
   out["concurrency"] = std::move(concurrency);
   Json demands = Json::array();
-  for (const Demand& demand : DemandsOf(plan)) demands.push_back(DemandJson(plan, demand));
+  for (const Demand& demand : plan.demands) demands.push_back(DemandJson(plan, demand));
   out["demands"] = std::move(demands);
   return out;
 }
@@ -221,14 +211,14 @@ std::vector<std::string> ShortPlanText(const MemoryPlan& plan) {
                                 : "KV cache " + GibText(rank.kv_bytes);
   const int64_t longest = std::min(plan.kv_tokens, o.max_model_len);
   const std::string of =
-      o.layout.ranks() > 1 ? fmt::format("Plan, each of {} ranks", o.layout.ranks()) : "Plan";
+      DevicesOf(o) > 1 ? fmt::format("Plan, each of {} ranks", DevicesOf(o)) : "Plan";
   return {fmt::format("{}: weights {}, arenas {}, {}; {} are there", of,
                       GibText(TotalBytes(rank.weights)), GibText(TotalBytes(rank.arenas)), cache,
                       GibText(o.device.memory_bytes)),
-          fmt::format("Plan: {} bytes of KV cache a token ({}), {} tokens; longest request {} "
-                      "tokens, {:.2f} of that length at once",
-                      rank.kv_token_bytes, KvFormName(o.kv), plan.kv_tokens, longest,
-                      plan.Concurrency(longest))};
+          fmt::format("Plan: {} bytes of KV cache a token ({}), {} tokens{}; longest request {} "
+                      "tokens, {}",
+                      rank.kv_token_bytes, KvFormName(o.kv), plan.kv_tokens, InEach(plan), longest,
+                      InReplicas(plan, longest, "of that length at once"))};
 }
 
 std::string MisfitText(const MemoryPlan& plan) {
@@ -236,12 +226,11 @@ std::string MisfitText(const MemoryPlan& plan) {
   const RankPlan& rank = plan.stages.front();
   std::string out;
   if (rank.kv_bytes < 0) {
-    const auto share =
-        static_cast<int64_t>(static_cast<double>(o.device.memory_bytes) * o.utilisation);
     const std::string there =
-        o.device.gpu ? fmt::format("{} that --gpu-memory-utilization {:.2f} gives of {}",
-                                   GibText(share), o.utilisation, GibText(o.device.memory_bytes))
-                     : GibText(o.device.memory_bytes) + " there";
+        o.device.gpu
+            ? fmt::format("{} that --gpu-memory-utilization {:.2f} gives of {}",
+                          GibText(RankBytes(o)), o.utilisation, GibText(o.device.memory_bytes))
+            : GibText(o.device.memory_bytes) + " there";
     out = fmt::format("Weights ({}), arenas ({}) and the KV cache need {} more than the {}",
                       GibText(TotalBytes(rank.weights)), GibText(TotalBytes(rank.arenas)),
                       GibText(-rank.kv_bytes), there);
@@ -254,35 +243,34 @@ std::string MisfitText(const MemoryPlan& plan) {
         o.max_model_len, GibText(rank.kv_token_bytes * o.max_model_len / o.layout.decode_context),
         GibText(rank.kv_bytes), plan.kv_tokens);
   }
-  const Fitting fitting = FindFitting(plan.model, o, 1);
-  const bool shorter = rank.kv_bytes >= 0 && plan.kv_tokens > 0;
-  if (fitting.found) {
-    out += fmt::format(". It fits with {}", fmt::join(fitting.changes, " "));
-    return shorter ? out + fmt::format(", or with --max-model-len {}", plan.kv_tokens) : out;
+  BT_CHECK(!plan.demands.empty());
+  const Demand& one = plan.demands.front();
+  if (one.fitting.found) {
+    out += ". It fits " + FittingText(one.fitting);
+    return IsUseful(plan.model, o, plan.kv_tokens)
+               ? out + fmt::format(", or with --max-model-len {}", plan.kv_tokens)
+               : out;
   }
-  const std::vector<std::string> ways = OtherWays(plan, 1);
-  if (!ways.empty()) return out + fmt::format(". It fits {}", fmt::join(ways, ", or "));
+  if (!one.ways.empty()) return out + fmt::format(". It fits {}", fmt::join(one.ways, ", or "));
   return out + ". No flag makes it fit" +
          (o.device.gpu ? " here; ranks of more GPUs hold less each (--tensor-parallel-size, "
-                         "--pipeline-parallel-size): `baltoro plan` says how many it takes"
+                         "--pipeline-parallel-size): `baltoro plan MODEL --gpu NAME` says how many "
+                         "it takes"
                        : "");
 }
 
 std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths) {
   const PlanOptions& o = plan.options;
-  std::string out =
-      fmt::format("{} on {} x {} ({} each): {}\n", plan.model.name, o.layout.ranks(), o.device.name,
-                  GibText(o.device.memory_bytes), LayoutText(o.layout));
+  std::string out = fmt::format("{} on {} x {} ({} each): {}{}\n", plan.model.name, DevicesOf(o),
+                                o.device.name, GibText(o.device.memory_bytes),
+                                o.replicas > 1 ? fmt::format("{} replicas of ", o.replicas) : "",
+                                LayoutText(o.layout));
   if (o.device.gpu) {
-    out += fmt::format(
-        "Utilisation {:.2f}: {} a rank. ", o.utilisation,
-        GibText(static_cast<int64_t>(static_cast<double>(o.device.memory_bytes) * o.utilisation)));
+    out += fmt::format("Utilisation {:.2f}: {} a rank. ", o.utilisation, GibText(RankBytes(o)));
   }
   out += fmt::format("KV cache {}.\n", KvFormName(o.kv));
   for (const RankPlan& rank : plan.stages) AppendRank(plan, rank, out);
-  out +=
-      fmt::format("GPU KV cache size: {} tokens{}\n", plan.kv_tokens,
-                  plan.replicas > 1 ? fmt::format(" in each of {} replicas", plan.replicas) : "");
+  out += fmt::format("GPU KV cache size: {} tokens{}\n", plan.kv_tokens, InEach(plan));
   out += fmt::format("  longest single request: {} tokens\n",
                      std::min(plan.kv_tokens, o.max_model_len));
   for (const int64_t length : lengths) {
@@ -290,10 +278,13 @@ std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths
       out += fmt::format("  {} tokens per request: more than --max-model-len\n", length);
       continue;
     }
-    out += fmt::format("  Maximum concurrency for {} tokens per request: {:.2f}x\n", length,
-                       plan.Concurrency(length));
+    const double each = plan.Concurrency(length);
+    out += fmt::format("  Maximum concurrency for {} tokens per request: {:.2f}x{}\n", length, each,
+                       plan.replicas > 1 ? fmt::format("{}, {:.2f}x in all", InEach(plan),
+                                                       each * static_cast<double>(plan.replicas))
+                                         : "");
   }
-  for (const Demand& demand : DemandsOf(plan)) AppendDemand(plan, demand, out);
+  for (const Demand& demand : plan.demands) AppendDemand(plan, demand, out);
   return out;
 }
 

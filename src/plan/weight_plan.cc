@@ -98,12 +98,16 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& stored,
   add("dense layers", dense_layers * MlpBytes(model.dense, c.hidden, cut.dense),
       how(model.dense, sliced));
   add("routed experts", moe_layers * cut.experts * MlpBytes(model.experts, c.hidden, cut.expert),
-      how(model.experts,
-          layout.expert_ranks() == 1 ? ""
-          : layout.balanced_experts  ? fmt::format("{} of {} slots for {} experts", cut.experts,
-                                                   c.experts + layout.redundant_experts, c.experts)
-          : layout.whole_experts     ? fmt::format("{} of {} experts", cut.experts, c.experts)
-                                     : fmt::format("1/{} of each", layout.expert_ranks())));
+      how(model.experts, layout.expert_ranks() == 1 ? ""
+                         : layout.redundant_experts > 0
+                             ? fmt::format("{} of {} places for {} experts and {} copies",
+                                           cut.experts, c.experts + layout.redundant_experts,
+                                           c.experts, layout.redundant_experts)
+                         : layout.balanced_experts
+                             ? fmt::format("{} of {} experts, which move", cut.experts, c.experts)
+                         : layout.whole_experts
+                             ? fmt::format("{} of {} experts", cut.experts, c.experts)
+                             : fmt::format("1/{} of each", layout.expert_ranks())));
   add("experts on their way",
       layout.balanced_experts && moe_layers > 0
           ? ExpertsOnTheirWay(BalanceShapeOf(layout, c.experts)) *

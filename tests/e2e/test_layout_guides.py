@@ -2,6 +2,7 @@
 as one rank does. The models that they name are in a Hugging Face cache: the pocket model, widened so that eight ranks
 can cut it, in the weight format of the real one."""
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -162,3 +163,32 @@ def test_the_table_of_caches_is_that_of_the_plans():
     for flags, tokens in rows:
         plan = planned(longest.replace(" -dcp 8 --kv-cache-dtype fp8", " " + flags.strip("`")))
         assert f"GPU KV cache size: {tokens.replace(',', '')} tokens\n" in plan
+
+
+def test_the_table_of_replicas_is_that_of_the_plans():
+    rows = re.findall(r"^\| `(-[^`]*)` \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.M)
+    assert len(rows) == 4
+    many = next(command for command, _ in PLANS if "-dp 16 -dpl 8" in command)
+    for flags, of_all, each in rows:
+        plan = planned(many.replace("-dp 16 -dpl 8", flags))
+        assert plan.startswith(f"Fits: {of_all} requests of 262144 tokens ") and f" replicas ({each} in each)" in plan
+
+
+CASES = json.loads((ROOT / "tests/guides/cases.json").read_text())["guides"]
+SHORT = [(guide["file"], case) for guide in CASES for case in guide["cases"] if "plan" in case]
+
+
+@pytest.mark.parametrize("guide, case", SHORT, ids=[f"{guide}-{case['id']}" for guide, case in SHORT])
+def test_what_is_said_of_memory_is_what_plan_says(guide, case):
+    """Of commands that run, but not on the GPUs of the guide's example."""
+    words = [word.replace("$MASTER_IP", "10.0.0.1").replace("$PORT", "13345") for word in printed(guide, case["id"])]
+    note = case["plan"]
+    node = ["--data-parallel-start-rank", "1"] if "head" in case else []
+    for gpu, more, code in ((note["gpu"], [], 1), (note["gpu"], [*shlex.split(note["instead"]), *node], 0), (note["fits"], [], 0)):
+        ran = subprocess.run([PROGRAM, "plan", *words, "--gpu", gpu, *more], capture_output=True, text=True)
+        assert ran.returncode == code, ran.stdout[:600] + ran.stderr
+        if code:
+            assert f" need {note['missing']} more than " in ran.stdout.splitlines()[0]
+            told = ran.stdout.splitlines()[0].split(" devices with ")[1].split(", or ")[0]
+            follow = subprocess.run([PROGRAM, "plan", *words, "--gpu", gpu, *told.split()], capture_output=True, text=True)
+            assert follow.returncode == 0, follow.stdout[:600] + follow.stderr

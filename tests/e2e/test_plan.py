@@ -217,6 +217,21 @@ def test_json_has_what_the_text_has():
     assert plan["notices"] == text.stderr.splitlines() and "--trust-remote-code" in plan["notices"][0]
 
 
+@pytest.mark.parametrize("words, replicas, ranks", [(["-tp", "2", "-dp", "2"], 2, 4), (["-dp", "4", "-ep"], 4, 4), (["-tp", "2"], 1, 2)])
+def test_several_replicas_are_counted_in_all_and_in_each(words, replicas, ranks):
+    """Whether they share experts or nothing. The same numbers in the verdict, the plan and the JSON."""
+    words = [PROGRAM, "plan", *SMALL, *words, "--lengths", "512"]
+    text = subprocess.run(words, capture_output=True, text=True)
+    assert text.returncode == 0 and text.stderr == "", text.stderr
+    plan = json.loads(subprocess.run([*words, "--json"], capture_output=True, text=True).stdout)
+    assert (plan["data_parallel_size"], plan["ranks"]) == (replicas, ranks) and plan["expert_balance"] is False
+    each, of_all = plan["concurrency"][0]["requests"], plan["concurrency"][0]["requests_in_all"]
+    assert of_all == pytest.approx(replicas * each)
+    verdict = text.stdout.splitlines()[0]
+    assert (f" in {replicas} replicas (" in verdict) == (f"x in each of {replicas} replicas, {of_all:.2f}x in all\n" in text.stdout) == (replicas > 1)
+    assert plan["reason"] == verdict and f" on {ranks} x this machine" in text.stdout
+
+
 def test_a_known_model_needs_no_files_and_this_machine_is_the_default():
     known = subprocess.run([PROGRAM, "plan", "Kimi-K2.5", "-tp", "8"], capture_output=True, text=True)
     assert known.returncode == 0 and "8 x h200-141g" in known.stdout and "The weights are not here" in known.stdout
