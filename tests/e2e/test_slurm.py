@@ -232,6 +232,16 @@ def test_two_nodes_answer_as_one_rank_and_scancel_leaves_nothing(slurm, one_rank
     wait_for(lambda: job.state() == "CANCELLED", 15, "the end of the job")
 
 
+def test_two_nodes_with_replicas_that_share_experts_answer_as_one_rank(slurm, one_rank):
+    """As README.md says: the script's own layout, and behind it flags that win."""
+    job = Job(slurm, "serve_two_nodes.sbatch", "-tp", "1", "-pp", "1", "-dcp", "1", "-dp", "4", "-ep", "--enable-eplb")
+    job.wait_ready()
+    assert "4 replicas ready" in job.text() and "2 of 4 ranks in this process" in job.text()
+    assert [job.answer() for _ in range(2)] == [one_rank, one_rank]
+    slurm.ask("scancel", job.id)
+    wait_for(lambda: not job.processes(), 15, "the end of all processes")
+
+
 def test_a_task_that_dies_ends_the_job(slurm):
     secret = (slurm.dir / "shared.key").read_text()
     job = Job(slurm, "serve_two_nodes.sbatch", "-tp", "2", "-pp", "2", "-dcp", "2")
