@@ -315,10 +315,10 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
   server->SetEngine(engine.get());
-  BT_LOG(Info, "{} ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens as {}",
+  BT_LOG(Info, "{} ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens{} as {}",
          WhatIsReady(*engine), clock.Now() - start, engine->info().model_type,
          engine->info().max_model_len, engine->info().kv_cache_tokens,
-         engine->info().kv_cache_dtype);
+         engine->replicas().size() > 1 ? " in each" : "", engine->info().kv_cache_dtype);
   stop.Accept();
   LogReady(options, *server);
 

@@ -1,5 +1,7 @@
 #include "engine/start_log.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <initializer_list>
 #include <string_view>
@@ -83,10 +85,12 @@ void LogCache(const StartArgs& args, const KvBudget& budget, KvForm form) {
   const EngineConfig& config = args.config;
   const int64_t tokens = budget.num_blocks * kBlockTokens;
   BT_LOG(Info, "Available KV cache memory: {:.2f} GiB", static_cast<double>(budget.bytes) / kGiB);
-  BT_LOG(Info, "GPU KV cache size: {} tokens ({}as {})", tokens,
+  const int32_t replicas = args.layout.data;
+  const std::string each = replicas > 1 ? fmt::format(" in each of {} replicas", replicas) : "";
+  BT_LOG(Info, "GPU KV cache size: {} tokens{} ({}as {})", tokens, each,
          args.gpu() ? "" : "in host memory, ", KvFormName(form));
-  BT_LOG(Info, "Maximum concurrency for {} tokens per request: {:.2f}x", budget.max_model_len,
-         static_cast<double>(tokens) / static_cast<double>(budget.max_model_len));
+  BT_LOG(Info, "Maximum concurrency for {} tokens per request: {:.2f}x{}", budget.max_model_len,
+         static_cast<double>(tokens) / static_cast<double>(budget.max_model_len), each);
   BT_LOG(Info, "Chunked prefill is enabled with max_num_batched_tokens={}. Prefix caching is {}.",
          config.max_num_batched_tokens, config.enable_prefix_caching ? "enabled" : "disabled");
   if (!config.async_scheduling) return;

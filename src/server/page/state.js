@@ -126,12 +126,12 @@ function drawInfo() {
   const facts = [["Model", info.models.join(", ")], ["Server", `Baltoro ${info.version}, started ${new Date(1000 * info.started).toLocaleString()}`]];
   if (engine) {
     facts.push(["Type", engine.model_type], ["Longest request", `${count(engine.max_model_len)} tokens`],
-      ["KV cache", `${count(engine.kv_cache.tokens)} tokens as ${engine.kv_cache.dtype}, ${gib(engine.kv_cache.bytes)}`],
+      ["KV cache", `${count(engine.kv_cache.tokens)} tokens${plan?.data_parallel_size > 1 ? " in each replica" : ""} as ${engine.kv_cache.dtype}, ${gib(engine.kv_cache.bytes)}`],
       ["Prefix cache", info.prefix_caching ? "on" : "off"],
       ["Loaded in", `${engine.load_seconds.toFixed(2)} s`]);
   }
   if (plan) {
-    const layout = `TP ${plan.tensor_parallel_size} × PP ${plan.pipeline_parallel_size}, DCP ${plan.decode_context_parallel_size}${plan.expert_parallel ? ", expert parallel" : ""}`;
+    const layout = `TP ${plan.tensor_parallel_size} × PP ${plan.pipeline_parallel_size}, DCP ${plan.decode_context_parallel_size}${plan.data_parallel_size > 1 ? `, ${plan.data_parallel_size} replicas` : ""}${plan.expert_parallel ? ", expert parallel" : ""}`;
     facts.push(["Device", `${plan.device.name}, ${gib(plan.device.bytes)} a rank`], ["Layout", `${layout} (${plan.ranks} ${plan.ranks === 1 ? "rank" : "ranks"})`],
       ["A step", `at most ${count(plan.max_num_seqs)} sequences and ${count(plan.max_num_batched_tokens)} tokens`]);
   }
