@@ -232,6 +232,30 @@ def test_several_replicas_are_counted_in_all_and_in_each(words, replicas, ranks)
     assert plan["reason"] == verdict and f" on {ranks} x this machine" in text.stdout
 
 
+def test_every_key_is_in_the_table():
+    page = (ROOT / "docs/operating.md").read_text()
+    table = page[page.index("## What will fit"):page.index("## Limits")]
+    ran = subprocess.run([PROGRAM, "plan", "Kimi-K2-Instruct", "-dp", "8", "-ep", "--max-num-seqs", "4", "--json"], capture_output=True, text=True)
+    plan = json.loads(ran.stdout)
+    named = [*plan, *plan["device"], *plan["stages"][0], *plan["stages"][0]["kv_cache"], *plan["concurrency"][0], *plan["flags"][0]]
+    for demand in plan["demands"]:
+        named += [key for key in demand if key != "fits"]
+    assert len(plan["demands"]) == 2 and [key for key in named if f"`{key}`" not in table] == []
+
+
+@pytest.mark.parametrize("words", [
+    "-dp 16 -ep --gpu h100-80g", "-dp 16 -ep --gpu h800-80g --kv-cache-dtype fp8 --max-model-len 65536", "-tp 4 -dp 4", "-dp 8 -ep", "-dp 16",
+    "-dp 16 -dpl 8 -dpa 10.0.0.1", "-dp 16 -dpl 8 -dpa 10.0.0.1 -ep --gpu h100-80g", "-dp 16 -dpl 8 -dpa 10.0.0.1 -ep --gpu h100-80g --headless -dpr 8",
+    "-dp 16 -ep --gpu h100-80g --enable-eplb", "-tp 4 -dp 2 --deterministic"])
+def test_what_is_told_fits_on_the_same_gpus(words):
+    command = [PROGRAM, "plan", "Kimi-K2-Instruct", *words.split()]
+    first = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[0]
+    found = re.search(r"It fits on the same \d+ devices with (.*)", first)
+    assert found and "--max-model-len" not in found[1], first
+    followed = subprocess.run([*command, *found[1].split()], capture_output=True, text=True)
+    assert followed.returncode == 0, followed.stdout[:500] + followed.stderr
+
+
 def test_a_known_model_needs_no_files_and_this_machine_is_the_default():
     known = subprocess.run([PROGRAM, "plan", "Kimi-K2.5", "-tp", "8"], capture_output=True, text=True)
     assert known.returncode == 0 and "8 x h200-141g" in known.stdout and "The weights are not here" in known.stdout
