@@ -12,6 +12,7 @@ int RunDoctor(const DoctorCommand& command, const std::string& program) {
                                                            .sums = command.sums,
                                                            .port = command.port,
                                                            .master_port = command.master_port,
+                                                           .replica_port = command.replica_port,
                                                            .program = program}));
   const std::string text =
       command.json ? DoctorJson(lines).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"

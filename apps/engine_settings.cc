@@ -61,6 +61,7 @@ Status PlaceInReplica(const ServeOptions& options, EngineConfig& config) {
   config.node_rank = nodes.node;
   config.master_addr = nodes.master_addr;
   config.master_port = nodes.master_port;
+  config.meets_as_replicas = options.replicas.nodes > 1;
   BT_ASSIGN_OR_RETURN(config.host_ip, OwnHost(options));
   config.join_timeout = kFirstJoinSeconds;
   // The head waits for its nodes as long as they need; a node without a head is of no use.

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <utility>
 #include <vector>
@@ -51,19 +54,31 @@ class Launcher {
                         "(--template names another); or give the arguments of `baltoro serve` "
                         "behind --");
     }
-    ranks_.reserve(static_cast<size_t>(command_.here));
-    for (int32_t rank = 0; rank < command_.here; ++rank) BT_RETURN_IF_ERROR(StartOne(rank));
-    return {};
-  }
-
-  Status StartOne(int32_t rank) {
     const char* const visible = std::getenv(kDevices);
     // No GPU at all: ranks of the CPU, whose number of devices nobody asks for.
     const bool none = visible != nullptr && *visible == '\0';
-    BT_ASSIGN_OR_RETURN(
-        const std::string devices,
-        TakeDevices(none ? nullptr : visible, command_.first_device + rank * command_.devices,
-                    command_.devices));
+    BT_ASSIGN_OR_RETURN(const std::vector<std::string> devices,
+                        DealDevices(none ? nullptr : visible, command_.first_device,
+                                    command_.devices, command_.here));
+    BT_RETURN_IF_ERROR(MakeLogDir());
+    ranks_.reserve(devices.size());
+    for (int32_t rank = 0; rank < command_.here; ++rank) {
+      BT_RETURN_IF_ERROR(StartOne(rank, devices[static_cast<size_t>(rank)], none));
+    }
+    return {};
+  }
+
+  // Its last part alone: a longer path that is not there may be a mistake.
+  Status MakeLogDir() const {
+    if (command_.log_dir.empty() || mkdir(command_.log_dir.c_str(), 0755) == 0) return {};
+    if (errno == EEXIST) return {};
+    return Status(Code::kNotFound,
+                  fmt::format("--log-dir {}: this folder is not there and cannot be made: {}",
+                              command_.log_dir, std::strerror(errno)));
+  }
+
+  // `none`: it has no GPU, whatever `devices` says to its script.
+  Status StartOne(int32_t rank, const std::string& devices, bool none) {
     std::vector<std::string> args;
     if (command_.template_file.empty()) {
       args = {program_};

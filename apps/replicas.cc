@@ -22,23 +22,30 @@
 
 namespace baltoro {
 
-Result<std::string> TakeDevices(const char* visible, int32_t first, int32_t count) {
+Result<std::vector<std::string>> DealDevices(const char* visible,
+                                             int32_t first,
+                                             int32_t each,
+                                             int32_t count) {
   std::vector<std::string> names;
   for (std::string_view rest = visible != nullptr ? visible : ""; !rest.empty();) {
     const size_t end = std::min(rest.find(','), rest.size());
     names.emplace_back(rest.substr(0, end));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  const int32_t end = first + count;
-  if (visible != nullptr && end > static_cast<int32_t>(names.size())) {
+  const int32_t wanted = first + each * count;
+  if (visible != nullptr && wanted > static_cast<int32_t>(names.size())) {
     return InvalidArgument(fmt::format(
-        "CUDA_VISIBLE_DEVICES={} names {} GPUs, and with replicas of {} each {} are wanted",
-        visible, names.size(), count, end));
+        "CUDA_VISIBLE_DEVICES={} names {} GPUs, and {} servers or replicas of {} each want {}{}",
+        visible, names.size(), count, each, wanted,
+        first > 0 ? fmt::format(", with the {} before them", first) : ""));
   }
-  std::string out;
-  for (int32_t gpu = first; gpu < end; ++gpu) {
-    if (!out.empty()) out += ',';
-    out += visible != nullptr ? names[static_cast<size_t>(gpu)] : std::to_string(gpu);
+  std::vector<std::string> out;
+  for (int32_t i = 0; i < count; ++i) {
+    std::string& devices = out.emplace_back();
+    for (int32_t gpu = first + i * each; gpu < first + (i + 1) * each; ++gpu) {
+      if (!devices.empty()) devices += ',';
+      devices += visible != nullptr ? names[static_cast<size_t>(gpu)] : std::to_string(gpu);
+    }
   }
   return out;
 }
@@ -71,6 +78,7 @@ class LocalReplicas {
                 const std::string& program,
                 double restart_timeout)
       : first_(replicas.first),
+        here_(replicas.here),
         config_(config),
         process_{.program = program, .restart_timeout = restart_timeout},
         cpu_(config.device == "cpu" || config.load_format == "stand-in") {
@@ -87,8 +95,9 @@ class LocalReplicas {
     one.replica = first_ + index;
     if (!cpu_) {
       const int32_t gpus = config_.tensor_parallel_size * config_.pipeline_parallel_size;
-      BT_ASSIGN_OR_RETURN(one.visible_devices,
-                          TakeDevices(std::getenv("CUDA_VISIBLE_DEVICES"), index * gpus, gpus));
+      BT_ASSIGN_OR_RETURN(const std::vector<std::string> devices,
+                          DealDevices(std::getenv("CUDA_VISIBLE_DEVICES"), 0, gpus, here_));
+      one.visible_devices = devices[static_cast<size_t>(index)];
     }
     // All load the same: the first one tells how far it is.
     return StartEngineProcess(config_, one, std::move(sink),
@@ -96,7 +105,7 @@ class LocalReplicas {
   }
 
  private:
-  const int32_t first_;
+  const int32_t first_, here_;
   EngineConfig config_;
   const EngineProcess process_;
   const bool cpu_;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -13,10 +14,13 @@
 
 namespace baltoro {
 
-// What CUDA_VISIBLE_DEVICES has to be for a replica with `count` GPUs from the one of number
-// `first` on: those that `visible`, its present value, names (null: all, which have their numbers).
-// kInvalidArgument where it names too few.
-Result<std::string> TakeDevices(const char* visible, int32_t first, int32_t count);
+// What CUDA_VISIBLE_DEVICES has to be for each of `count` servers with `each` GPUs, from the one of
+// number `first` on: those that `visible`, its present value, names (null: all, which have their
+// numbers). kInvalidArgument where it names too few.
+Result<std::vector<std::string>> DealDevices(const char* visible,
+                                             int32_t first,
+                                             int32_t each,
+                                             int32_t count);
 
 // Starts what `replicas` says is here, all at once; one alone is started without a group. The
 // replicas of a CPU share its cores evenly, unless `config` says how many threads each has. Those

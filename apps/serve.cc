@@ -287,6 +287,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   }
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, engine_config));
   if (launch.plan.memory) config.plan = PlanForClients(*launch.plan.memory, config.model_names);
+  const std::string name = ModelNames(config.model_names).first();
   Result<std::unique_ptr<Server>> listening =
       Server::Listen(std::move(config), std::move(launch.door.text.tokenizer),
                      std::move(launch.door.text.chat_template));
@@ -315,8 +316,8 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
   server->SetEngine(engine.get());
-  BT_LOG(Info, "{} ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens{} as {}",
-         WhatIsReady(*engine), clock.Now() - start, engine->info().model_type,
+  BT_LOG(Info, "{} ready in {:.2f} s: {} ({}), {} tokens of context, KV cache {} tokens{} as {}",
+         WhatIsReady(*engine), clock.Now() - start, name, engine->info().model_type,
          engine->info().max_model_len, engine->info().kv_cache_tokens,
          engine->replicas().size() > 1 ? " in each" : "", engine->info().kv_cache_dtype);
   stop.Accept();

@@ -79,8 +79,9 @@ struct HostFacts {
 
 struct PortReport {
   int port = 0;
-  std::string use;      // "clients"
-  std::string problem;  // empty: free
+  std::string use;           // "clients"
+  std::string flag;          // of `serve`, that takes another
+  std::string problem = {};  // empty: free
 };
 
 struct InterfaceReport {

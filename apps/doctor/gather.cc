@@ -6,7 +6,7 @@ NodeFacts GatherFacts(const DoctorAsk& ask) {
   // One after the other: what is measured shall have the machine for itself.
   return {.card = GatherCards(),
           .host = GatherHost(),
-          .net = GatherNet(ask.port, ask.master_port),
+          .net = GatherNet(ask),
           .model = GatherModel(ask)};
 }
 

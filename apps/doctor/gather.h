@@ -12,7 +12,7 @@ namespace baltoro {
 struct DoctorAsk {
   std::string model;  // empty: none
   bool sums = false;
-  int port = 8000, master_port = 29501;
+  int port = 8000, master_port = 29501, replica_port = 29550;
   std::string program;  // for the pocket model
 };
 
@@ -22,7 +22,7 @@ CardFactsOfNode GatherCards();
 // Nothing is measured on GPUs of which one is held.
 CardRates MeasureCards(const CardFactsOfNode& facts);
 HostFacts GatherHost();
-NetFacts GatherNet(int port, int master_port);
+NetFacts GatherNet(const DoctorAsk& ask);
 ModelFacts GatherModel(const DoctorAsk& ask);
 
 // GB/s at which `threads` threads together read memory, for about half a second; -1 where there is

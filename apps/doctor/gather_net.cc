@@ -84,11 +84,14 @@ std::vector<std::string> Rdma() {
 
 }  // namespace
 
-NetFacts GatherNet(int port, int master_port) {
+NetFacts GatherNet(const DoctorAsk& ask) {
   NetFacts out;
-  out.ports = {
-      {.port = port, .use = "clients", .problem = PortProblem(port)},
-      {.port = master_port, .use = "nodes that meet", .problem = PortProblem(master_port)}};
+  out.ports = {{.port = ask.port, .use = "clients", .flag = "--port"},
+               {.port = ask.master_port, .use = "nodes that meet", .flag = "--master-port"},
+               {.port = ask.replica_port,
+                .use = "nodes of replicas that meet",
+                .flag = "--data-parallel-rpc-port"}};
+  for (PortReport& report : out.ports) report.problem = PortProblem(report.port);
   out.interfaces = Interfaces();
   out.rdma = Rdma();
   const std::string range = LineOf("/proc/sys/net/ipv4/ip_local_port_range");

@@ -182,8 +182,7 @@ std::vector<DoctorLine> JudgeNet(const NetFacts& facts) {
     if (!port.problem.empty()) {
       line.verdict = DoctorVerdict::kWarning;
       line.text = fmt::format("wanted for {}: {}", port.use, port.problem);
-      line.remedy = fmt::format("`ss -ltnp` says who has it; {} takes another",
-                                port.use == "clients" ? "--port" : "--master-port");
+      line.remedy = fmt::format("`ss -ltnp` says who has it; {} takes another", port.flag);
     }
     lines.push_back(std::move(line));
   }

@@ -49,8 +49,9 @@ NodeFacts Healthy() {
                 .clock_known = true,
                 .clock_synced = true,
                 .clock_error_s = 0.01};
-  facts.net.ports = {{.port = 8000, .use = "clients", .problem = ""},
-                     {.port = 29501, .use = "nodes that meet", .problem = ""}};
+  facts.net.ports = {{.port = 8000, .use = "clients", .flag = "--port"},
+                     {.port = 29501, .use = "nodes that meet", .flag = "--master-port"},
+                     {.port = 29550, .use = "replicas", .flag = "--data-parallel-rpc-port"}};
   facts.net.interfaces = {{.name = "eth0",
                            .addresses = {"10.0.0.1"},
                            .loopback = false,
@@ -261,6 +262,9 @@ TEST(DoctorTest, PortsAndInterfaces) {
   facts = Healthy();
   facts.net.ports[1].problem = "Address already in use";
   Expect(facts, "port 29501", DoctorVerdict::kWarning, "nodes that meet", "--master-port");
+  facts = Healthy();
+  facts.net.ports[2].problem = "Address already in use";
+  Expect(facts, "port 29550", DoctorVerdict::kWarning, "replicas", "--data-parallel-rpc-port");
   facts = Healthy();
   facts.net.last_free_port = facts.net.first_free_port + 9;
   Expect(facts, "ports of ranks", DoctorVerdict::kWarning, "32768 to 32777", "ip_local_port_range");

@@ -91,6 +91,8 @@ Availability Judge(const FlagTable& table, const ParsedFlags& flags) {
           result.notices.push_back(fmt::format("{} is ignored, as it was removed from vLLM: {}",
                                                AsGiven(spec, use), spec.reason));
           break;
+        case FlagState::kMoved:
+          break;  // the parser has put it where it belongs
         case FlagState::kRefused:
           result.refusals.push_back(fmt::format("{} cannot be served: {}{}", AsGiven(spec, use),
                                                 spec.reason, WayOut(spec)));

@@ -29,6 +29,12 @@ constexpr FlagSpec kDoctorFlags[] = {
      .min = 1,
      .max = 65535,
      .help = "The port at which nodes shall meet."},
+    {.name = "data-parallel-rpc-port",
+     .kind = kInt,
+     .initial = "29550",
+     .min = 1,
+     .max = 65535,
+     .help = "The same for nodes of replicas."},
 };
 
 }  // namespace
@@ -55,6 +61,7 @@ Outcome<DoctorCommand> ParseDoctor(std::span<const std::string> args) {
   Get(flags.value(), "sums", out.sums);
   Get(flags.value(), "port", out.port);
   Get(flags.value(), "master-port", out.master_port);
+  Get(flags.value(), "data-parallel-rpc-port", out.replica_port);
   if (out.sums && out.model.empty()) return UsageError(table, "--sums needs a MODEL");
   return out;
 }

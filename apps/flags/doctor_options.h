@@ -13,7 +13,7 @@ namespace baltoro {
 struct DoctorCommand {
   std::string model;  // empty: the machine alone
   bool json = false, sums = false;
-  int port = 8000, master_port = 29501;
+  int port = 8000, master_port = 29501, replica_port = 29550;
 };
 
 FlagTable DoctorFlags();

@@ -61,7 +61,19 @@ constexpr Variable kVariables[] = {
     {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1 lets --max-model-len exceed what the model was made for."},
     {"VLLM_ASCEND_BALANCE_SCHEDULING",
      "1 is --balance-scheduling, where neither that nor the same in --additional-config is given."},
+    {"VLLM_ALL2ALL_BACKEND", "",
+     "rows reach the experts of other ranks in one way, over GPUs' memory, NCCL or the host"},
     {"VLLM_CONFIGURE_LOGGING", "", "logging is set by VLLM_LOGGING_LEVEL alone"},
+    {"VLLM_DP_MASTER_IP", "",
+     "nodes of replicas meet at --data-parallel-address, which each of them is given"},
+    {"VLLM_DP_MASTER_PORT", "",
+     "nodes of replicas meet at --data-parallel-rpc-port, which each of them is given"},
+    {"VLLM_DP_RANK", "",
+     "the replica of a server is --data-parallel-rank, the first of a node "
+     "--data-parallel-start-rank"},
+    {"VLLM_DP_RANK_LOCAL", "",
+     "replicas of a node take its GPUs in turn, see CUDA_VISIBLE_DEVICES"},
+    {"VLLM_DP_SIZE", "", "the number of replicas is --data-parallel-size, 1 where it is not given"},
     {"VLLM_ENABLE_RESPONSES_API_STORE", "", "/v1/responses always keeps a bounded store"},
     {"VLLM_ENGINE_READY_TIMEOUT_S"},
     {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "",
@@ -86,6 +98,7 @@ constexpr Variable kVariables[] = {
      "the door always outlives its engine, and starts it again"},
     {"VLLM_LOGGING_CONFIG_PATH", "", "logging is set by VLLM_LOGGING_LEVEL alone"},
     {"VLLM_MAX_N_SEQUENCES"},
+    {"VLLM_MOE_DP_CHUNK_SIZE", "", "rows of all replicas go through the experts at once"},
     {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"},
     {"VLLM_MOONCAKE_BOOTSTRAP_PORT"},
     {"VLLM_NIXL_SIDE_CHANNEL_HOST"},
@@ -98,6 +111,7 @@ constexpr Variable kVariables[] = {
     {"VLLM_TUNED_CONFIG_FOLDER",
      "Folder with tables of `baltoro tune`, where --tuned-config names none; those for this model, "
      "ranks and card are used. Tables of Triton kernels are not."},
+    {"VLLM_USE_DEEP_GEMM", "", "products with FP8 weights have kernels of this program alone"},
     {"VLLM_WORKER_MULTIPROC_METHOD", "", "ranks of a node are threads of its engine"},
 };
 

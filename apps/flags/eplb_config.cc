@@ -65,7 +65,7 @@ Result<BalanceConfig> ReadEplbConfig(const Json& config,
     if (!config.empty()) {
       notices.emplace_back("--eplb-config has no effect here: --enable-eplb is not given");
     }
-    return out;
+    return BalanceConfig();
   }
   if (keys.Find("communicator") != nullptr) {
     notices.emplace_back(

@@ -32,7 +32,7 @@ TEST(EplbConfigTest, WithoutTheFlagItIsForNothing) {
   std::vector<std::string> notices;
   EXPECT_EQ(ReadEplbConfig(Json::object(), false, notices).value(), BalanceConfig());
   EXPECT_TRUE(notices.empty());
-  EXPECT_TRUE(ReadEplbConfig({{"window_size", 5}}, false, notices).ok());
+  EXPECT_EQ(ReadEplbConfig({{"window_size", 5}}, false, notices).value(), BalanceConfig());
   EXPECT_EQ(notices, std::vector<std::string>{
                          "--eplb-config has no effect here: --enable-eplb is not given"});
 }

@@ -28,6 +28,7 @@ enum class FlagState {
   kWorks,            // has its effect; with `available` set, only for those values
   kNoEffectHere,     // accepted with one line that says why nothing changes
   kRemovedUpstream,  // accepted with one line of warning
+  kMoved,            // vLLM has it as `part_of` now, and as that it is taken, with one line
   kNotYet,   // stops the start, unless the value asks for nothing (its default, or `available`)
   kRefused,  // stops the start: it would load somebody's Python
 };
@@ -67,6 +68,7 @@ struct FlagSpec {
   std::string_view reason = {};  // why no effect, what is missing, what replaces it; for what alone
                                  // it works
   std::string_view instead = {};  // what to do where it is refused; empty: leave it out
+  std::string_view part_of = {};  // of kMoved: "eplb-config.window_size", a flag and its key
   const Idle* idle = nullptr;     // goes before the state: no effect where it holds
   std::string_view idle_reason = {};
   std::string_view help = {};  // one sentence

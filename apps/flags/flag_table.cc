@@ -22,7 +22,9 @@ FlagTable::FlagTable(std::string command, std::string usage, std::vector<FlagGro
     : command_(std::move(command)), usage_(std::move(usage)), groups_(std::move(groups)) {
   for (const FlagGroup& group : groups_) {
     for (const FlagSpec& spec : group.flags) {
-      const bool upstream = group.name != kOwnGroup && spec.state != FlagState::kRemovedUpstream;
+      const bool gone =
+          spec.state == FlagState::kRemovedUpstream || spec.state == FlagState::kMoved;
+      const bool upstream = group.name != kOwnGroup && !gone;
       const std::string name(spec.name);
       Add("--" + name, {.spec = &spec, .negated = false, .upstream = upstream});
       if (spec.kind == ValueKind::kBool) {

@@ -54,6 +54,8 @@ std::string Today(const FlagSpec& spec) {
       return fmt::format("No effect here: {}.", spec.reason);
     case FlagState::kRemovedUpstream:
       return fmt::format("Ignored, removed from vLLM: {}.", spec.reason);
+    case FlagState::kMoved:
+      return fmt::format("Taken as --{}, which it is in vLLM now.", spec.part_of);
     case FlagState::kNotYet:
       return NotYet(spec);
     case FlagState::kRefused:

@@ -73,7 +73,8 @@ constexpr FlagSpec kFlags[] = {
              "--tp-size."},
     {.name = "log-dir",
      .kind = kString,
-     .help = "Folder for what each server prints, dp_rank_N.log; without it their lines come on "
+     .help = "Folder, made if it is not there, for what each server prints, dp_rank_N.log; without "
+             "it their lines come on "
              "standard error, behind the number of the rank."},
 };
 

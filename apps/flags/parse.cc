@@ -135,8 +135,7 @@ class Parser {
       if (option.value) {
         return Wrong(flag, fmt::format("ignored explicit argument '{}'", *option.value));
       }
-      Record(flag, Json(!flag.negated));
-      return Status();
+      return Record(flag, Json(!flag.negated));
     }
     std::vector<std::string> words;
     if (option.value) {
@@ -153,8 +152,7 @@ class Parser {
     }
     Result<Json> value = ParseValue(*flag.spec, words);
     if (!value.ok()) return Wrong(flag, value.status().message());
-    Record(flag, std::move(value).value());
-    return Status();
+    return Record(flag, std::move(value).value());
   }
 
   Status TakeDotted(const FlagMatch& flag, const Option& option) {
@@ -184,7 +182,12 @@ class Parser {
       Result<Json> json = ParseJson(text);
       value = json.ok() ? std::move(json).value() : Json(text);
     }
-    for (auto part = option.path.rbegin(); part != option.path.rend(); ++part) {
+    AddDotted(flag, option.path, std::move(value));
+    return Status();
+  }
+
+  void AddDotted(const FlagMatch& flag, const std::vector<std::string>& path, Json value) {
+    for (auto part = path.rbegin(); part != path.rend(); ++part) {
       Json object = Json::object();
       object[*part] = std::move(value);
       value = std::move(object);
@@ -195,6 +198,17 @@ class Parser {
           .spec = flag.spec, .spelling = flag.spelling, .value = Json::object(), .times = 1};
     }
     Merge(use.value, value, flag.spelling, duplicates_);
+  }
+
+  // A flag that has become a key of another one, as if that had been given.
+  Status RecordPart(const FlagMatch& flag, Json value) {
+    const std::string_view part = flag.spec->part_of;
+    const size_t dot = part.find('.');
+    BT_ASSIGN_OR_RETURN(const FlagMatch whole,
+                        table_.Find("--" + std::string(part.substr(0, dot))));
+    AddDotted(whole, {std::string(part.substr(dot + 1))}, std::move(value));
+    parsed_.notices.push_back(
+        fmt::format("{} is of older versions of vLLM; it is taken as --{}", flag.spelling, part));
     return Status();
   }
 
@@ -213,7 +227,8 @@ class Parser {
     return Status();
   }
 
-  void Record(const FlagMatch& flag, Json value) {
+  Status Record(const FlagMatch& flag, Json value) {
+    if (flag.spec->state == FlagState::kMoved) return RecordPart(flag, std::move(value));
     FlagUse& use = parsed_.uses[std::string(flag.spec->name)];
     const int times = use.times + 1;
     if (flag.spec->kind == ValueKind::kEach) {
@@ -222,6 +237,7 @@ class Parser {
       duplicates_.push_back("--" + std::string(flag.spec->name));
     use = FlagUse{
         .spec = flag.spec, .spelling = flag.spelling, .value = std::move(value), .times = times};
+    return Status();
   }
 
   static Status Wrong(const FlagMatch& flag, std::string_view why) {

@@ -1,6 +1,7 @@
 #include "flags/parse.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -284,6 +285,28 @@ TEST(ConfigFileTest, OnlyYamlFilesAreRead) {
   EXPECT_NE(ReadConfigFile(ServeFlags(), "a.json").status().message().find("yaml/yml"),
             std::string::npos);
   EXPECT_NE(ReadConfigFile(ServeFlags(), "/does/not/exist.yaml").status().message().find("exist"),
+            std::string::npos);
+}
+
+TEST(ParseFlagsTest, OlderNamesArePartsOfTheFlagThatReplacedThem) {
+  const ParsedFlags parsed =
+      Parse({"--num-redundant-experts", "32", "--eplb_window_size=5", "--eplb-step-interval", "7",
+             "--eplb-log-balancedness", "--eplb-config.use_async", "false"});
+  EXPECT_EQ(parsed.uses.at("eplb-config").value,
+            Json::parse(R"({"num_redundant_experts":32,"window_size":5,"step_interval":7,
+                            "log_balancedness":true,"use_async":false})"));
+  EXPECT_EQ(parsed.uses.size(), 1u);
+  ASSERT_EQ(parsed.notices.size(), 4u);
+  EXPECT_EQ(parsed.notices[1],
+            "--eplb-window-size is of older versions of vLLM; it is taken as "
+            "--eplb-config.window_size");
+  EXPECT_NE(Error({"--num-redundant-experts", "many"}).find("--num-redundant-experts"),
+            std::string::npos);
+  // Both forms beside one another are told, as any key that is given twice.
+  const ParsedFlags twice =
+      Parse({"--eplb-config", R"({"window_size":9})", "--eplb-window-size", "5"});
+  EXPECT_EQ(twice.uses.at("eplb-config").value, Json::parse(R"({"window_size":5})"));
+  EXPECT_NE(fmt::format("{}", fmt::join(twice.notices, "\n")).find("duplicate keys"),
             std::string::npos);
 }
 

@@ -55,12 +55,21 @@ Status CheckDoorAlone(const FlagReader& flags, int32_t total) {
 Status DealOut(const FlagReader& flags, ReplicaOptions& out) {
   if (out.here == 0) {
     return InvalidArgument(
-        "--data-parallel-size-local 0: of replicas that share experts the head has the first ones");
+        "--data-parallel-size-local 0: of replicas that share experts (--enable-expert-parallel) "
+        "the head has the first ones: give 1 or more, or leave out --enable-expert-parallel, so "
+        "that each replica has all experts");
+  }
+  if (out.first > 0 && !flags.Has("data-parallel-size-local")) {
+    return InvalidArgument(fmt::format(
+        "--data-parallel-start-rank {} of replicas that share experts (--enable-expert-parallel) "
+        "needs --data-parallel-size-local: how many of them each node has",
+        out.first));
   }
   if (out.total % out.here != 0 || out.first % out.here != 0) {
     return InvalidArgument(fmt::format(
-        "--data-parallel-size {}: replicas that share experts are dealt out evenly to nodes, as "
-        "many to each as --data-parallel-size-local says; {} from {} on are no such share",
+        "--data-parallel-size {}: replicas that share experts (--enable-expert-parallel) are dealt "
+        "out evenly to nodes: --data-parallel-size-local {} must divide it, and "
+        "--data-parallel-start-rank {} must be a multiple of --data-parallel-size-local",
         out.total, out.here, out.first));
   }
   out.nodes = out.total / out.here;

@@ -58,7 +58,12 @@ TEST(ReplicaOptions, ReplicasThatShareExpertsAreOfOneServerOnAnyNode) {
   EXPECT_EQ(second.node, 1);
   EXPECT_THAT(Error({"-dp", "16", "-dpl", "8", "-ep"}), HasSubstr("--data-parallel-address"));
   EXPECT_THAT(Error({"-dp", "16", "-dpl", "6", "-ep"}), HasSubstr("dealt out evenly"));
-  EXPECT_THAT(Error({"-dp", "4", "-dpl", "0", "-ep"}), HasSubstr("the head has the first ones"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "0", "-ep"}),
+              HasSubstr("the head has the first ones: give 1 or more"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpl", "2", "-dpr", "1", "--headless", "-ep"}),
+              HasSubstr("--data-parallel-start-rank 1 must be a multiple"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpr", "1", "--headless", "-ep"}),
+              HasSubstr("needs --data-parallel-size-local"));
   EXPECT_THAT(Error({"-dp", "4", "-ep", "--headless"}), HasSubstr("--data-parallel-start-rank"));
 }
 

@@ -17,7 +17,7 @@ constexpr FlagSpec kFrontendFlags[] = {
     {.name = "uds", .kind = kString, .help = "Unix socket to listen on, instead of host and port."},
     {.name = "served-model-name",
      .kind = kStrings,
-     .initial = "the model's path",
+     .initial = "the last part of the model's path",
      .help = "Names that requests may use for the model; the first is the one that answers and "
              "metrics carry."},
     {.name = "api-key",

@@ -148,8 +148,9 @@ constexpr FlagSpec kParallelFlags[] = {
      .initial = "all",
      .min = 0,
      .max = 1024,
-     .help = "Replicas of this node, 0 for a web server alone; the others are of nodes with "
-             "--headless, unless each node has a web server of its own."},
+     .help = "Replicas of this node, 0 for a web server alone (not with "
+             "--enable-expert-parallel); the others are of nodes with --headless, unless each "
+             "node has a web server of its own."},
     {.name = "data-parallel-rank",
      .aliases = "-dpn",
      .kind = kInt,
@@ -168,7 +169,7 @@ constexpr FlagSpec kParallelFlags[] = {
      .aliases = "-dpa",
      .kind = kString,
      .idle = &kOwnReplicas,
-     .idle_reason = "replicas share nothing, and this web server's are all here",
+     .idle_reason = "this web server has replicas of its own node alone, so no node comes",
      .help = "Address of the head node, whose web server has the replicas of all nodes: where it "
              "listens and the others come; on one machine 127.0.0.1."},
     {.name = "data-parallel-rpc-port",
@@ -178,7 +179,7 @@ constexpr FlagSpec kParallelFlags[] = {
      .min = 1,
      .max = 65535,
      .idle = &kOwnReplicas,
-     .idle_reason = "replicas share nothing, and this web server's are all here",
+     .idle_reason = "this web server has replicas of its own node alone, so no node comes",
      .help = "Port of that."},
     {.name = "data-parallel-backend",
      .aliases = "-dpb",
@@ -293,7 +294,7 @@ constexpr FlagSpec kParallelFlags[] = {
      .kind = kBool,
      .initial = "auto",
      .state = kNoEffectHere,
-     .reason = "there is one replica",
+     .reason = "replicas in step agree over the host's memory and network, never by NCCL",
      .help = "Host network for replicas in step."},
     {.name = "distributed-executor-backend",
      .kind = kString,

@@ -582,6 +582,34 @@ TEST(ServeOptionsTest, OtherVariablesAreNamedOnceForEachKind) {
             "environment: VLLM_SOMETHING_NEW: not known, no effect"}));
 }
 
+TEST(ServeOptionsTest, AnOlderFlagOfExpertsIsNamedWhereItIsWrong) {
+  EXPECT_NE(End({"--eplb-step-interval", "1", "-tp", "2", "-ep", "--enable-eplb"})
+                .err.find("give 64 at most (--eplb-step-interval is of older versions of vLLM"),
+            std::string::npos);
+  const ServeOptions options =
+      Accept({"--num_redundant_experts", "4", "-tp", "2", "-ep", "--enable-eplb"});
+  EXPECT_EQ(options.balance.redundant_experts, 4);
+  EXPECT_TRUE(HasLine(options.notices, "it is taken as --eplb-config.num_redundant_experts"));
+}
+
+// In vLLM they lay out replicas where no flag does.
+TEST(ServeOptionsTest, VariablesOfReplicasNameTheirFlags) {
+  const ServeOptions options = Accept({}, {{"VLLM_DP_SIZE", "2"},
+                                           {"VLLM_DP_RANK", "1"},
+                                           {"VLLM_DP_MASTER_IP", "10.0.0.1"},
+                                           {"VLLM_DP_MASTER_PORT", "29500"},
+                                           {"VLLM_ALL2ALL_BACKEND", "deepep_low_latency"}});
+  EXPECT_EQ(options.replicas.total, 1);
+  for (const char* line :
+       {"VLLM_DP_SIZE: no effect: the number of replicas is --data-parallel-size",
+        "VLLM_DP_RANK: no effect: the replica of a server is --data-parallel-rank",
+        "VLLM_DP_MASTER_IP: no effect: nodes of replicas meet at --data-parallel-address",
+        "VLLM_DP_MASTER_PORT: no effect: nodes of replicas meet at --data-parallel-rpc-port",
+        "VLLM_ALL2ALL_BACKEND: no effect: rows reach the experts"}) {
+    EXPECT_TRUE(HasLine(options.notices, line)) << line;
+  }
+}
+
 TEST(ServeOptionsTest, WithoutPicturesAndVideosNoEncoderIsLoaded) {
   EXPECT_TRUE(Accept({"--limit-mm-per-prompt", R"({"image":0,"video":0})"}).language_model_only);
   EXPECT_FALSE(Accept({"--limit-mm-per-prompt", R"({"image":0})"}).language_model_only);

@@ -191,7 +191,7 @@ int WorkInChild(Link* link, const std::string& reason) {
   const auto all = Group(link, "all", AllOf(*link));
   if (!all->Barrier().ok()) return 2;
   const std::string got = WorkUntilFailure(all.get(), 3584).message();
-  return got.find(reason) == 0 ? 0 : 1;
+  return got.find(reason) == 0 && link->lost() == 2 ? 0 : 1;
 }
 
 TEST(ProcessFailureTest, AKilledRankIsNoticedByAllAndNamed) {
@@ -207,6 +207,7 @@ TEST(ProcessFailureTest, AKilledRankIsNoticedByAllAndNamed) {
   const Seconds start = MonotonicClock().Now();
   EXPECT_THAT(WorkUntilFailure(all.get(), 3584).message(), HasSubstr(reason));
   EXPECT_LT(MonotonicClock().Now() - start, kPromise);
+  EXPECT_EQ(world.link()->lost(), 2);
   killer.join();
   EXPECT_EQ(world.Wait(1), 0);
   EXPECT_EQ(world.Wait(3), 0);

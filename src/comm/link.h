@@ -80,6 +80,8 @@ class Link {
   virtual void Abort(const std::string& reason) = 0;
   // OK, or the failure, also when it was noticed outside a call.
   virtual Status status() const = 0;
+  // The rank whose end is the failure, where it is one's; else -1.
+  virtual int32_t lost() const { return -1; }
 };
 
 }  // namespace baltoro

@@ -17,10 +17,11 @@
 namespace baltoro {
 namespace {
 
-// A control frame: kind, then a text (empty but for kAborts), as WireWriter has them.
+// A control frame: kind, the rank that was lost (below 0: none), then a text, as WireWriter has
+// them. But for kAborts there is neither.
 constexpr uint32_t kBeats = 1, kLeaves = 2, kAborts = 3;
 constexpr size_t kAbortTextMax = 512;
-constexpr size_t kHeaderBytes = 8;
+constexpr size_t kHeaderBytes = 12;
 // This thread was not run for so long (a stopped process, a machine asleep): the peers' silence was
 // ours.
 constexpr Seconds kOwnGap = 1;
@@ -69,10 +70,11 @@ PeerWatch::~PeerWatch() {
   thread_.join();
 }
 
-Status PeerWatch::Fail(Status why) {
+Status PeerWatch::Fail(Status why, int32_t lost) {
   const std::lock_guard lock(mutex_);
   if (failure_.ok()) {
     failure_ = std::move(why);
+    lost_ = lost;
     failed_.store(true, std::memory_order_release);
     Raise(failure_fd_.get());
     Raise(wake_fd_.get());
@@ -83,6 +85,17 @@ Status PeerWatch::Fail(Status why) {
 Status PeerWatch::status() const {
   const std::lock_guard lock(mutex_);
   return failure_;
+}
+
+int32_t PeerWatch::lost() const {
+  const std::lock_guard lock(mutex_);
+  return lost_;
+}
+
+std::string PeerWatch::NameOf(int32_t rank) const {
+  const auto at = static_cast<size_t>(rank);
+  if (at < options_.names.size()) return options_.names[at];
+  return fmt::format("{} {}", options_.member, rank);
 }
 
 void PeerWatch::Run() {
@@ -130,8 +143,8 @@ void PeerWatch::Read(int32_t rank) {
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) {
     peer.control.Close();
-    static_cast<void>(Fail(Status(
-        Code::kUnavailable, fmt::format("{} {} closed its connection", options_.member, rank))));
+    static_cast<void>(Fail(
+        Status(Code::kUnavailable, fmt::format("{} closed its connection", NameOf(rank))), rank));
     return;
   }
   peer.heard = MonotonicClock().Now();
@@ -143,13 +156,14 @@ void PeerWatch::TakeFrames(int32_t rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   while (peer.unread.size() >= kHeaderBytes) {
     WireReader header(peer.unread);
-    const uint32_t kind = header.Get<uint32_t>(), text_bytes = header.Get<uint32_t>();
+    const auto kind = header.Get<uint32_t>();
+    const auto lost = header.Get<int32_t>();
+    const auto text_bytes = header.Get<uint32_t>();
     const bool known = kind == kBeats || kind == kLeaves || kind == kAborts;
     if (!known || text_bytes > kAbortTextMax) {
       peer.control.Close();
-      static_cast<void>(
-          Fail(Status(Code::kUnavailable, fmt::format("{} {} sent what is no control message",
-                                                      options_.member, rank))));
+      static_cast<void>(Fail(Status(
+          Code::kUnavailable, fmt::format("{} sent what is no control message", NameOf(rank)))));
       return;
     }
     if (peer.unread.size() < kHeaderBytes + text_bytes) return;
@@ -160,7 +174,8 @@ void PeerWatch::TakeFrames(int32_t rank) {
     if (kind == kLeaves) {
       peer.left.store(true);
     } else {
-      static_cast<void>(Fail(Status(Code::kUnavailable, text)));
+      const bool known_rank = lost >= 0 && static_cast<size_t>(lost) < peers_.size();
+      static_cast<void>(Fail(Status(Code::kUnavailable, text), known_rank ? lost : -1));
     }
     return;
   }
@@ -173,9 +188,11 @@ void PeerWatch::Beat() {
 void PeerWatch::CheckSilence(Seconds now) {
   for (size_t r = 0; r < peers_.size(); ++r) {
     if (!peers_[r].control.valid() || now - peers_[r].heard <= options_.stall_timeout) continue;
-    static_cast<void>(
-        Fail(Status(Code::kUnavailable, fmt::format("{} {} has been silent for {:.1f} s",
-                                                    options_.member, r, now - peers_[r].heard))));
+    const auto rank = static_cast<int32_t>(r);
+    static_cast<void>(Fail(
+        Status(Code::kUnavailable,
+               fmt::format("{} has been silent for {:.1f} s", NameOf(rank), now - peers_[r].heard)),
+        rank));
   }
 }
 
@@ -184,6 +201,7 @@ void PeerWatch::CheckSilence(Seconds now) {
 void PeerWatch::Tell(uint32_t kind, const std::string& text) {
   WireWriter frame;
   frame.Put(kind);
+  frame.Put(kind == kAborts ? lost() : -1);
   frame.PutBytes(text);
   for (Peer& peer : peers_) {
     if (!peer.control.valid()) continue;

@@ -23,7 +23,8 @@
 namespace baltoro {
 
 struct WatchOptions {
-  std::string member = "rank";  // what messages call a peer
+  std::string member = "rank";          // what messages call a peer, before its number
+  std::vector<std::string> names = {};  // or by rank what they call it; empty: as above
   int32_t rank = 0;
   Seconds heartbeat_interval = 0.5;
   Seconds stall_timeout = 4;  // with the interval, less than the five seconds that are promised
@@ -40,13 +41,16 @@ class PeerWatch {
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  // Any thread. Returns the failure that stays.
-  Status Fail(Status why);
+  // Any thread. Returns the failure that stays. `lost`: the peer that is gone, where one is.
+  Status Fail(Status why, int32_t lost = -1);
   Status status() const;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   bool Left(int32_t rank) const { return peers_[static_cast<size_t>(rank)].left.load(); }
   int failure_fd() const { return failure_fd_.get(); }
   const std::string& member() const { return options_.member; }
+  std::string NameOf(int32_t rank) const;
+  // The peer whose end was the failure, as far as anybody said so; -1: none.
+  int32_t lost() const;
 
  private:
   struct Peer {
@@ -75,6 +79,7 @@ class PeerWatch {
   std::atomic<bool> failed_ = false, stop_ = false;
   mutable std::mutex mutex_;
   Status failure_;
+  int32_t lost_ = -1;
   std::thread thread_;
 };
 

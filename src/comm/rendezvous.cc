@@ -286,8 +286,13 @@ class Rendezvous {
       }
     }
     BT_RETURN_IF_ERROR(TakePairs(acceptor, &control, &data));
+    std::vector<std::string> names;
+    for (int32_t rank = 0; options_.name && rank < options_.ranks; ++rank) {
+      names.push_back(options_.name(rank, addresses_[static_cast<size_t>(rank)].host));
+    }
     BT_ASSIGN_OR_RETURN(std::unique_ptr<PeerWatch> watch,
                         PeerWatch::Create({.member = options_.member,
+                                           .names = std::move(names),
                                            .rank = options_.rank,
                                            .heartbeat_interval = options_.heartbeat_interval,
                                            .stall_timeout = options_.stall_timeout},

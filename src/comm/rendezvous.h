@@ -26,7 +26,10 @@ inline constexpr size_t kFingerprintEntriesMax = 64;
 inline constexpr size_t kFingerprintTextMax = 256;  // bytes of a name or a value
 
 struct WorldOptions {
-  std::string member = "rank";  // what messages call one of them
+  std::string member = "rank";  // what messages call one of them, before its number
+  // What they call it once all are joined, by its rank and the host where it listens. Empty: as
+  // above.
+  std::function<std::string(int32_t rank, const std::string& host)> name = {};
   int32_t rank = 0;
   int32_t ranks = 1;
   // Where rank 0 listens. With a Unix path the ranks listen at path, path.1, path.2, ... for as

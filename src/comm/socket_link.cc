@@ -158,9 +158,10 @@ Status SocketLink::FailLost(const MessageTag& tag, int32_t peer) {
     static_cast<void>(poll(&wait, 1, 10));
   }
   return watch_->Fail(Status(Code::kUnavailable,
-                             fmt::format("{0} {1} {2}, {0} {3} is in {4}", watch_->member(), peer,
+                             fmt::format("{} {}, {} is in {}", watch_->NameOf(peer),
                                          watch_->Left(peer) ? "has left" : "closed its connection",
-                                         rank_, OperationName(tag.operation))));
+                                         watch_->NameOf(rank_), OperationName(tag.operation))),
+                      peer);
 }
 
 Status SocketLink::FailLate(const MessageTag& tag) {

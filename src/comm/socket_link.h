@@ -32,6 +32,7 @@ class SocketLink final : public Link {
                   Seconds deadline) override;
   void Abort(const std::string& reason) override;
   Status status() const override { return watch_->status(); }
+  int32_t lost() const override { return watch_->lost(); }
 
  private:
   // Before each message. Little-endian, as the structs of the handshake.

@@ -46,11 +46,12 @@ struct EngineConfig {
   int32_t nodes = 1, node_rank = 0;
   std::string master_addr;  // of node 0, where it listens and the others come
   int32_t master_port = 29501;
-  std::string host_ip;                    // of this node; empty: from which node 0 is reached
-  std::string cluster_key;                // that nodes prove to each other
-  double join_timeout = 300;              // seconds in which the nodes must meet; 0: no limit
-  double rejoin_timeout = 8;              // likewise, of an engine that is started again
-  int64_t max_model_len = 0;              // 0: the model's; -1: the largest that the cache holds
+  bool meets_as_replicas = false;  // they are --data-parallel-address and --data-parallel-rpc-port
+  std::string host_ip;             // of this node; empty: from which node 0 is reached
+  std::string cluster_key;         // that nodes prove to each other
+  double join_timeout = 300;       // seconds in which the nodes must meet; 0: no limit
+  double rejoin_timeout = 8;       // likewise, of an engine that is started again
+  int64_t max_model_len = 0;       // 0: the model's; -1: the largest that the cache holds
   bool allow_long_max_model_len = false;  // longer than the model was made for
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;

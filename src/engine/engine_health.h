@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -33,6 +34,10 @@ struct EngineHealth {
   EngineTrouble trouble = EngineTrouble::kNone;
   int failed_starts = 0;              // since it was last ready
   std::optional<Seconds> next_start;  // from now on; empty: one is under way, or none is needed
+  // Of kNoPeer: the node that went, where it is known, and of replicas that share experts those
+  // that went with it. They stay until all are back.
+  int32_t lost_node = -1;
+  std::vector<int32_t> lost_replicas = {};
 
   bool ok() const { return trouble == EngineTrouble::kNone; }
 };

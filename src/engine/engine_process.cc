@@ -32,6 +32,14 @@ bool SendMessage(FrameConnection& connection, Message type, const T& value) {
   return connection.Send(static_cast<uint16_t>(type), writer.Take());
 }
 
+// `lost_node`: the node whose end is why; below 0: none's.
+void SendFailed(FrameConnection& connection, const Status& why, int32_t lost_node = -1) {
+  WireWriter writer;
+  Encode(writer, why);
+  writer.Put(lost_node);
+  connection.Send(static_cast<uint16_t>(Message::kFailed), writer.Take());
+}
+
 void SendEvents(FrameConnection& connection, const std::vector<TokenEvent>& events) {
   WireWriter writer;
   Encode(writer, events);
@@ -170,7 +178,7 @@ class EngineSide {
         },
         constraints_);
     if (!engine.ok()) {
-      SendMessage(connection_, Message::kFailed, engine.status());
+      SendFailed(connection_, engine.status());
       return;  // the door closes the connection
     }
     owned_ = std::move(engine).value();
@@ -208,11 +216,13 @@ class EngineSide {
     while (!stop.stop_requested()) {
       std::this_thread::sleep_for(kStatsInterval);
       Engine* engine = engine_;
-      if (engine != nullptr && engine->health().trouble == EngineTrouble::kEnded) {
+      const EngineHealth health = engine != nullptr ? engine->health() : EngineHealth();
+      if (health.trouble == EngineTrouble::kEnded) {
         // The last events are out; the door starts a new process.
         const Status end = engine->end();
-        SendMessage(connection_, Message::kFailed,
-                    end.ok() ? Status(Code::kUnavailable, "its steps cannot be computed") : end);
+        SendFailed(connection_,
+                   end.ok() ? Status(Code::kUnavailable, "its steps cannot be computed") : end,
+                   health.lost_node);
         BT_LOG(Info, "The engine has stopped; its process leaves");
         std::this_thread::sleep_for(kStatsInterval);
         ExitAtOnce(1);
@@ -260,7 +270,7 @@ void EngineConnection::Ready(Engine& engine) {
 }
 
 void EngineConnection::Failed(const Status& why) {
-  SendMessage(side_->connection(), Message::kFailed, why);
+  SendFailed(side_->connection(), why);
 }
 
 void EngineConnection::Events(const std::vector<TokenEvent>& events) {

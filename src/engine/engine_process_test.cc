@@ -187,6 +187,16 @@ TEST(EngineProcessTest, AnEngineThatStandsStillForTooLongIsReplaced) {
   EXPECT_FALSE(IsAlive(pid));
 }
 
+// The content of kFailed.
+struct Failure {
+  Status why;
+  int32_t lost_node = -1;
+};
+void Encode(WireWriter& writer, const Failure& failure) {
+  baltoro::Encode(writer, failure.why);
+  writer.Put(failure.lost_node);
+}
+
 // An engine that is ready once, and then only while a file is there.
 class FlakyEngine {
  public:
@@ -195,7 +205,7 @@ class FlakyEngine {
     info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
     Write(file_ + ".ready", Message::kReady, info);
     Write(file_ + ".failed", Message::kFailed,
-          Status(Code::kNotFound, "/secret/model: no such directory"));
+          Failure{Status(Code::kNotFound, "/secret/model: no such directory")});
     Allow(true);
   }
   void Allow(bool allow) {
@@ -243,6 +253,50 @@ TEST(EngineProcessTest, AnEngineIsBackWhenTheCauseIsGoneHoweverOftenItFailed) {
   flaky.Allow(true);
   EXPECT_TRUE(Eventually([&] { return engine.value()->healthy(); }, 20));
   EXPECT_EQ(engine.value()->health().failed_starts, 0);
+}
+
+// Of four replicas that share experts on two nodes; the engine is told off, and comes back.
+TEST(EngineProcessTest, TheNodeWhoseEndItWasIsToldUntilItIsBack) {
+  const test::TempDir dir;
+  const std::string here = dir.path() + "/here";
+  const auto write = [&](const char* name, Message type, const auto& value) {
+    WireWriter writer;
+    Encode(writer, value);
+    std::ofstream(dir.path() + name) << EncodeFrame(static_cast<uint16_t>(type), writer.Take());
+  };
+  EngineInfo info;
+  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+  info.replicas = 4;
+  write("/ready", Message::kReady, info);
+  write("/failed", Message::kFailed,
+        Failure{Status(Code::kUnavailable, "node 1 (10.0.0.2) is gone"), 1});
+  std::ofstream(here) << "yes";
+  RemoteEngineOptions options;
+  options.command = {"/bin/sh", "-c",
+                     "cd " + dir.path() +
+                         "; while [ ! -e here ]; do sleep 0.02; done; cat ready >&3; while [ -e "
+                         "here ]; do sleep 0.02; done; cat failed >&3; sleep 1"};
+  options.backoff_first = options.backoff_max = 0.001;
+  options.health.silence = options.health.lost = 1e9;
+  EngineConfig config = StandIn(0);
+  config.nodes = 2;
+  config.data_parallel_size = 4;
+  config.enable_expert_parallel = true;
+  EventLog log;
+  const auto engine = RemoteEngine::Start(config, options, log.sink(), nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ(engine.value()->health().lost_node, -1);
+
+  unlink(here.c_str());
+  ASSERT_TRUE(Eventually([&] { return !engine.value()->healthy(); }, 20));
+  const EngineHealth health = engine.value()->health();
+  EXPECT_EQ(health.trouble, EngineTrouble::kNoPeer);
+  EXPECT_EQ(health.lost_node, 1);
+  EXPECT_THAT(health.lost_replicas, ::testing::ElementsAre(2, 3));
+
+  std::ofstream(here) << "yes";
+  ASSERT_TRUE(Eventually([&] { return engine.value()->healthy(); }, 20));
+  EXPECT_EQ(engine.value()->health().lost_node, -1);
 }
 
 TEST(EngineProcessTest, TheNextStartIsTold) {
@@ -451,7 +505,7 @@ Vain FollowInVain(const std::string& first, const std::string& each, Seconds giv
   const test::TempDir dir;
   const std::string frames = dir.path() + "/failed", starts = dir.path() + "/starts";
   WireWriter writer;
-  Encode(writer, Status(Code::kUnavailable, "the head is gone"));
+  Encode(writer, Failure{Status(Code::kUnavailable, "the head is gone")});
   std::ofstream(frames) << EncodeFrame(static_cast<uint16_t>(Message::kFailed), writer.Take());
   EventLog log;
   EngineConfig config;

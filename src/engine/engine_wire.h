@@ -24,7 +24,7 @@ enum class Message : uint16_t {
   kAbort,        // RequestId
   kProgress,     // done and total bytes, i64
   kReady,        // EngineInfo
-  kFailed,       // code u8, message
+  kFailed,       // code u8, message; the node whose end is why, i32, below 0: none's
   kStep,         // TokenEvents
   kStats,        // ToldStats; also while loading, when it says only that the process lives
   kCarry,        // a name, u64, and to the frame's end the bytes that requests mean by it

@@ -43,6 +43,8 @@ class Executor {
   virtual void Rest() {}
   // OK while more can be computed; says so also when nothing is in flight.
   virtual Status status() const { return {}; }
+  // Any thread, once that is an error: the node of another process whose end is why; else -1.
+  virtual int32_t lost_node() const { return -1; }
   // Whether tokens are sampled in another process, to which plans must bring the constraints.
   virtual bool samples_elsewhere() const { return false; }
   // Any thread. Whoever computes elsewhere is not waited for any more, and hears so.

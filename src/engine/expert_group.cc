@@ -41,8 +41,9 @@ EngineHealth ExpertGroup::health() const {
     const EngineHealth health = replica->health();
     if (health.trouble == EngineTrouble::kEnded) {
       ++ended;
+      worst.lost_node = std::max(worst.lost_node, health.lost_node);
     } else if (worst.ok()) {
-      worst = health;
+      worst.trouble = health.trouble;
     }
   }
   if (ended == replicas_.size()) worst.trouble = EngineTrouble::kEnded;

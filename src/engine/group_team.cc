@@ -33,6 +33,9 @@ class GroupTeam::Member final : public Executor {
     return nodes != nullptr && NodeThatSamples(team_->layout_, nodes->nodes(), replica_) != 0;
   }
   baltoro::Status status() const override { return team_->status(); }
+  int32_t lost_node() const override {
+    return team_->nodes_ == nullptr ? -1 : team_->nodes_->lost_node();
+  }
   void Leave() override { team_->Leave(); }
 
  private:
@@ -120,8 +123,9 @@ Status GroupTeam::status() const {
     const std::lock_guard lock(mutex_);
     if (!failure_.ok()) return failure_;
   }
-  if (nodes_ != nullptr) BT_RETURN_IF_ERROR(nodes_->status());
-  return local_->status();
+  if (nodes_ == nullptr) return local_->status();
+  BT_RETURN_IF_ERROR(nodes_->status());
+  return nodes_->Explain(local_->status());
 }
 
 void GroupTeam::Leave() {
@@ -139,8 +143,9 @@ void GroupTeam::RunSteps() {
       messages = steps_.Begin();
       changed_.notify_all();  // for who has been refused in the step before
     }
-    const Status status = RunStep(messages);
+    Status status = RunStep(messages);
     if (status.ok()) continue;
+    if (nodes_ != nullptr) status = nodes_->Explain(status);
     const std::lock_guard lock(mutex_);
     failure_ = status;
     changed_.notify_all();

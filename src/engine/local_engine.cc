@@ -129,14 +129,18 @@ EngineStats LocalEngine::stats() const {
 }
 
 EngineHealth LocalEngine::health() const {
-  if (!loop_.alive()) return {.trouble = EngineTrouble::kEnded, .next_start = {}};
+  if (!loop_.alive()) {
+    return {
+        .trouble = EngineTrouble::kEnded, .next_start = {}, .lost_node = executor_->lost_node()};
+  }
   const EngineVerdict verdict = JudgeEngine(loop_.stats(), 0, info_.longest_step_seconds);
   return {.trouble = verdict.trouble, .next_start = {}};
 }
 
 Status LocalEngine::end() const {
   if (loop_.alive()) return {};
-  return Status(Code::kUnavailable, "its steps cannot be computed");
+  const Status why = loop_.failure();
+  return Status(Code::kUnavailable, why.ok() ? "its steps cannot be computed" : why.message());
 }
 
 Status LocalEngine::Submit(Request request) {

@@ -111,9 +111,14 @@ void LocalRanks::Follow(Rank& rank, RankWorker& worker) {
   while (const std::shared_ptr<const PlanMessage> message = Next(rank)) {
     Status status = RunMessage(rank, *message, worker);
     if (status.ok()) continue;
-    if (!IsServerStopped(status)) BT_LOG(Error, "Rank {} ends: {}", rank.rank, status.message());
-    // What other ranks caused has their names already.
-    if (rank.link->status().ok()) {
+    // What other ranks caused has their names already, and they tell of it.
+    const bool own = rank.link->status().ok();
+    if (own && !IsServerStopped(status)) {
+      BT_LOG(Error, "Rank {} ends: {}", rank.rank, status.message());
+    } else {
+      BT_LOG(Debug, "Rank {} ends: {}", rank.rank, status.message());
+    }
+    if (own) {
       rank.link->Abort(status.message());
       status = rank.link->status();
     }

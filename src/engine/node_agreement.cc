@@ -9,6 +9,8 @@
 
 #include "base/file.h"
 #include "comm/cluster_key.h"
+#include "engine/layout_choice.h"
+#include "parallel/nodes.h"
 #include "weights/safetensors.h"
 
 namespace baltoro {
@@ -170,6 +172,16 @@ Result<std::unique_ptr<NodeWorld>> JoinNodes(const EngineConfig& config,
                       .cluster_key = config.cluster_key,
                       .fingerprint = FingerprintOf(config, operations),
                       .patience = config.join_timeout};
+  for (int32_t node = 0; config.data_parallel_size > 1 && node < config.nodes; ++node) {
+    const std::vector<int32_t> replicas = ReplicasOfNode(LayoutOf(config), config.nodes, node);
+    options.holds.push_back(
+        replicas.size() == 1 ? fmt::format("replica {}", replicas.front())
+                             : fmt::format("replicas {} to {}", replicas.front(), replicas.back()));
+  }
+  if (config.meets_as_replicas) {
+    options.host_flag = "--data-parallel-address";
+    options.port_flag = "--data-parallel-rpc-port";
+  }
   BT_RETURN_IF_ERROR(AddFiles(config, options.fingerprint));
   return NodeWorld::Join(options);
 }

@@ -74,8 +74,9 @@ Status NodeFollower::end() const {
 
 void NodeFollower::Follow() {
   for (;;) {
-    const Status status = TakeOne();
+    Status status = TakeOne();
     if (status.ok()) continue;
+    status = world_->Explain(status);
     if (!IsServerStopped(status)) {
       BT_LOG(Error, "Node {} stops: {}", world_->node(), status.message());
     }

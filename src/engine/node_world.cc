@@ -66,9 +66,9 @@ Status CheckListenAddress(const NodeOptions& options) {
   BT_ASSIGN_OR_RETURN(const std::string own, RouteTo(options.master_host, options.master_port));
   if (!IsLoopback(own)) return {};
   return InvalidArgument(fmt::format(
-      "--master-addr {} is the loopback address {} on the head itself: give an address of the "
-      "head that the other nodes reach",
-      options.master_host, own));
+      "{} {} is the loopback address {} on the head itself: give an address of the head that the "
+      "other nodes reach",
+      options.host_flag, options.master_host, own));
 }
 
 // Waits for the others, one attempt after another.
@@ -125,6 +125,11 @@ class Joiner {
                        .fingerprint = options_.fingerprint,
                        .join_timeout = time,
                        .stall_timeout = kNodeStallTimeout};
+    world.name = [holds = options_.holds](int32_t node, const std::string& host) {
+      const auto at = static_cast<size_t>(node);
+      const bool told = at < holds.size() && !holds[at].empty();
+      return fmt::format("node {} ({}{})", node, host, told ? ", " + holds[at] : "");
+    };
     if (options_.node != 0) {
       world.reached = [&reached] { reached = true; };
       return JoinWorld(world);
@@ -144,9 +149,9 @@ class Joiner {
     if (deaf_ == 0) deaf_ = clock_.Now();
     if (clock_.Now() - deaf_ < kDeaf) return Status(Code::kUnavailable, why.message());
     return InvalidArgument(fmt::format(
-        "{}: the head (node 0) needs an address of its own in --master-addr and a free port in "
-        "--master-port, the same on all nodes",
-        why.message()));
+        "{}: the head (node 0) needs an address of its own in {} and a free port in {}, the same "
+        "on all nodes",
+        why.message(), options_.host_flag, options_.port_flag));
   }
 
   const NodeOptions& options_;
@@ -226,6 +231,17 @@ Result<std::string> NodeWorld::Receive() {
   std::string message(size, '\0');
   BT_RETURN_IF_ERROR(all_->Broadcast(std::as_writable_bytes(std::span(message)), 0));
   return message;
+}
+
+Status NodeWorld::Explain(const Status& why) const {
+  if (why.ok() || why.code() != Code::kUnavailable) return why;
+  constexpr Seconds kWait = 0.5;
+  const MonotonicClock clock;
+  for (const Seconds until = clock.Now() + kWait; clock.Now() < until;) {
+    if (!status().ok()) return status();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return why;
 }
 
 void NodeWorld::Leave() {

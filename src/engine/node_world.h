@@ -28,9 +28,13 @@ struct NodeOptions {
   int32_t node = 0, nodes = 1;
   std::string master_host = {};  // of the head, also its own
   int32_t master_port = 0;
+  // The flags that say the two.
+  std::string_view host_flag = "--master-addr", port_flag = "--master-port";
   std::string own_host = {};  // empty: that from which the head is reached
   std::string cluster_key = {};
   std::vector<FingerprintEntry> fingerprint = {};
+  // By node, what messages add to its number and address: "replicas 8 to 15"; empty: nothing.
+  std::vector<std::string> holds = {};
   // The head waits so long for the others; another node, for a head that is not there. 0: for ever.
   Seconds patience = 300;
 };
@@ -72,6 +76,12 @@ class NodeWorld {
   // The server stops of its own will: the others hear so.
   void Leave();
   Status status() const { return link_->status(); }
+  // The node whose end is the failure, where it is one's; else -1.
+  int32_t lost_node() const { return link_->lost(); }
+  // What nodes know of a failure of their ranks, `why`: the end of a node ends the connections of
+  // its ranks too, in any order, and only the nodes' says which node that was. Waits for it, but
+  // not for long.
+  Status Explain(const Status& why) const;
 
  private:
   NodeWorld(std::unique_ptr<Link> link, std::string own_host, std::string cluster_key)

@@ -142,6 +142,19 @@ TEST(NodeWorldTest, AHeadThatCannotListenSaysSo) {
   EXPECT_THAT(world.status().message(), HasSubstr("in use"));
 }
 
+// 192.0.2.1 is no address of any machine.
+TEST(NodeWorldTest, TheFlagsThatWereGivenAreNamed) {
+  NodeOptions options = OptionsOf(0, 2, test::FreePort());
+  options.master_host = "192.0.2.1";
+  options.host_flag = "--data-parallel-address";
+  options.port_flag = "--data-parallel-rpc-port";
+  const auto world = NodeWorld::Join(options);
+  EXPECT_EQ(world.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(world.status().message(), HasSubstr("an address of its own in "
+                                                  "--data-parallel-address and a free port in "
+                                                  "--data-parallel-rpc-port"));
+}
+
 TEST(NodeWorldTest, NobodyWaitsForEver) {
   NodeOptions options = OptionsOf(1, 2, test::FreePort());
   options.patience = 0.5;

@@ -54,7 +54,11 @@ Result<WorkerDraft> LoadDraft(const RankRecipe& recipe,
   BT_ASSIGN_OR_RETURN(draft.model, K2Model::Load(*shape, *source, part.ops, pool, options));
   if (!config.enforce_eager) draft.model->UseGraphs();
   BT_ASSIGN_OR_RETURN(draft.tokens, ReadDraftTokens(dir, *shape));
-  if (!part.samples) return draft;
+  // Of several replicas one tells.
+  const ParallelLayout& layout = recipe.args.layout;
+  const bool tells = part.link == nullptr || PlaceOf(layout, part.link->rank()).data ==
+                                                 PlaceOf(layout, recipe.held.front()).data;
+  if (!part.samples || !tells) return draft;
   BT_LOG(Info, "Draft model {}: {:.3f} GiB{}, up to {} drafts a step", dir,
          static_cast<double>(draft.model->weight_bytes()) / kGiB,
          shared ? fmt::format(" on each of {} ranks", config.speculation.draft_ranks) : "",
@@ -113,6 +117,7 @@ WorkerConfig WorkerConfigOf(const RankRecipe& recipe, const Part& part, int thre
           .fixed = recipe.fixed,
           .tap_layers = draft ? draft->draft->tap_layers : std::vector<int32_t>(),
           .samples = part.samples,
+          .quiet = !part.tells,
           .speculation = config.speculation,
           .balance = BalanceOf(recipe, part.tells)};
 }

@@ -45,6 +45,7 @@ Result<StepResult> RankTeam::Finish() {
   for (;;) {
     std::optional<Result<StepResult>> result = local_->TakeResult(kLook);
     if (result.has_value()) {
+      if (!result->ok() && nodes_ != nullptr) return nodes_->Explain(result->status());
       if (result->ok() && !ahead_) finished_.push_back(Essence(result->value()));
       return *std::move(result);
     }
@@ -59,8 +60,9 @@ void RankTeam::Leave() {
 }
 
 Status RankTeam::status() const {
-  if (nodes_ != nullptr) BT_RETURN_IF_ERROR(nodes_->status());
-  return local_->status();
+  if (nodes_ == nullptr) return local_->status();
+  BT_RETURN_IF_ERROR(nodes_->status());
+  return nodes_->Explain(local_->status());
 }
 
 }  // namespace baltoro

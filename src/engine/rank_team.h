@@ -38,6 +38,7 @@ class RankTeam final : public Executor {
   baltoro::Status Start(StepPlan plan) override;
   Result<StepResult> Finish() override;
   baltoro::Status status() const override;
+  int32_t lost_node() const override { return nodes_ == nullptr ? -1 : nodes_->lost_node(); }
   void Leave() override;
 
  private:

@@ -10,8 +10,11 @@
 #include "base/child_process.h"
 #include "base/log_format.h"
 #include "base/profile.h"
+#include "comm/rank_socket.h"
 #include "engine/engine_process.h"
+#include "engine/layout_choice.h"
 #include "engine/request_check.h"
+#include "parallel/nodes.h"
 
 namespace baltoro {
 
@@ -277,6 +280,10 @@ EngineHealth RemoteEngine::health() const {
   if (state_ == State::kReady) return {.trouble = Judge().trouble, .next_start = {}};
   EngineHealth health{.trouble = trouble_, .failed_starts = failed_starts_, .next_start = {}};
   if (health.ok()) health.trouble = Comes() ? EngineTrouble::kNoPeer : EngineTrouble::kEnded;
+  if (health.trouble == EngineTrouble::kNoPeer && lost_node_ >= 0) {
+    health.lost_node = lost_node_;
+    health.lost_replicas = ReplicasOfNode(LayoutOf(config_), config_.nodes, lost_node_);
+  }
   if (next_start_at_ > 0) health.next_start = std::max(0.0, next_start_at_ - clock_.Now());
   return health;
 }
@@ -395,10 +402,12 @@ bool RemoteEngine::RunOnce() {
 
   Seconds ready_seconds = 0;
   bool stopping = false;
+  int32_t lost_node = -1;
   {
     const std::lock_guard lock(mutex_);
     stopping = state_ == State::kStopping;
     if (!said_why_) trouble_ = EngineTrouble::kEnded;
+    if (said_why_ && ready_at_ > 0) lost_node = lost_node_;
     if (!stopping) state_ = State::kDown;
     if (ready_at_ > 0) {
       ready_seconds = clock_.Now() - ready_at_;
@@ -412,7 +421,14 @@ bool RemoteEngine::RunOnce() {
   const std::string last_words = TakeLastWords(child.value());
   if (!last_words.empty()) end += ": " + last_words;
   // Of a process that never was ready Start() tells.
-  if (!stopping && info_.has_value() && !IsServerStopped(status)) {
+  const bool tells = !stopping && info_.has_value() && !IsServerStopped(status);
+  if (tells && lost_node >= 0) {
+    BT_LOG(Error,
+           "{}: the answers under way have ended with an error; the engine is started again, waits "
+           "for that node and then serves",
+           status.message());
+    BT_LOG(Debug, "The engine process (pid {}) is gone ({})", child.value().pid, end);
+  } else if (tells) {
     BT_LOG(Error, "The engine process (pid {}) is gone ({}){}", child.value().pid, end,
            status.ok() ? "" : ": " + status.message());
   }
@@ -447,6 +463,7 @@ bool RemoteEngine::RunConnection() {
     return state_ == State::kStopping;
   });
   if (fd < 0) return true;
+  const std::string from = PeerText(fd);
   const auto connection = std::make_shared<FrameConnection>(fd);
   {
     const std::lock_guard lock(mutex_);
@@ -465,8 +482,10 @@ bool RemoteEngine::RunConnection() {
   }
   FailOpenRequests(stopping ? "the server is stopping" : kEngineLost);
   if (!stopping) {
-    BT_LOG(Error, "{} is gone: {}", options_.coming.name,
-           status.ok() ? "its connection has ended" : status.message());
+    BT_LOG(Error,
+           "{}, which came from {}, is gone: {}; its answers have ended with an error, the other "
+           "replicas serve, and it is let in when it comes again",
+           options_.coming.name, from, status.ok() ? "its connection has ended" : status.message());
   }
   const std::lock_guard lock(mutex_);
   connection_ = nullptr;
@@ -497,10 +516,14 @@ Status RemoteEngine::Handle(const Frame& frame) {
     }
     case Message::kFailed: {
       Status why = DecodeStatus(reader);
+      const auto lost_node = reader.Get<int32_t>();
       BT_RETURN_IF_ERROR(reader.Finish("failure"));
       const std::lock_guard lock(mutex_);
       last_reason_ = why.message();
       trouble_ = TroubleOf(why);
+      // What a start that fails says about its nodes is no news of one.
+      if (ready_at_ > 0 || trouble_ != EngineTrouble::kNoPeer) lost_node_ = -1;
+      if (lost_node >= 0 && lost_node < config_.nodes) lost_node_ = lost_node;
       said_why_ = true;
       if (Follows() && why.code() == Code::kUnavailable) return why;  // the others may come back
       if (!info_.has_value() && !Comes()) first_failure_ = why;
@@ -554,6 +577,7 @@ Status RemoteEngine::OnReady(const EngineInfo& info) {
   last_reason_.clear();
   ready_at_ = clock_.Now();
   trouble_ = EngineTrouble::kNone;
+  lost_node_ = -1;
   failed_starts_ = 0;
   trial_step_ = info.longest_step_seconds;
   if (state_ != State::kStopping) state_ = State::kReady;

@@ -143,6 +143,7 @@ class RemoteEngine final : public Engine {
   Status end_;                                    // why no process will be started again
   std::string last_reason_;                       // that a process gave for its end
   EngineTrouble trouble_ = EngineTrouble::kNone;  // why there is none that is ready
+  int32_t lost_node_ = -1;                        // with kNoPeer: whose end was why
   bool said_why_ = false;                         // the process now running, or the last one
   int failed_starts_ = 0;
   Seconds next_start_at_ = 0;  // 0: no start is waited for

@@ -150,6 +150,11 @@ void StepLoop::Stop() {
   wake_.notify_one();
 }
 
+Status StepLoop::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
 void StepLoop::Run() {
   NameProfileThread("engine");
   RunSteps();
@@ -165,7 +170,13 @@ void StepLoop::RunSteps() {
     if (!TakeArrivals(/*wait=*/idle || stuck_)) break;
     const Status status = Step();
     if (!status.ok()) {
-      if (!IsServerStopped(status)) BT_LOG(Error, "The engine stops: {}", status.message());
+      // Of a node that is gone the door tells, once for all replicas.
+      const bool told = IsServerStopped(status) || executor_.lost_node() >= 0;
+      if (!told) BT_LOG(Error, "The engine stops: {}", status.message());
+      {
+        const std::lock_guard lock(mutex_);
+        failure_ = status;
+      }
       return EndAll(Status(Code::kUnavailable, kEngineLost));
     }
     Deliver();

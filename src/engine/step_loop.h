@@ -60,6 +60,8 @@ class StepLoop {
   void Abort(RequestId id);
   EngineStats stats() const;
   bool alive() const { return alive_; }
+  // Why it is not; OK where it was stopped.
+  Status failure() const;
 
   // Runs until Stop(), or until the executor fails. Every request has its final event by then.
   void Run();
@@ -123,6 +125,7 @@ class StepLoop {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   // Below: under mutex_.
+  Status failure_;
   std::vector<Arrival> inbox_;
   int64_t inbox_requests_ = 0, inbox_tokens_ = 0;
   std::unordered_map<RequestId, int64_t> preparing_;  // prompt tokens of each

@@ -100,9 +100,10 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   const FixedSteps& fixed = config.fixed;
-  if (worker->pass_tokens_max() >= kLargeTrial) {
+  if (worker->pass_tokens_max() >= kLargeTrial && !config.quiet) {
     BT_LOG(Info,
-           "Trying a step of {} tokens and one of {} sequences, for which memory is taken now",
+           "Trying a step of {} tokens and one with {} rows of answers and their drafts, for which "
+           "memory is taken now",
            worker->pass_tokens_max(), worker->pass_sequences_max());
   }
   BT_CHECK(fixed.prompt_chunk == 0 || fixed.decode_rows > 0);
@@ -111,8 +112,10 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   Seconds trial = clock.Now() - start;
   BT_RETURN_IF_ERROR(worker->TakeMemoryAhead());
   if (worker->model_->ops().memory->kind() != DeviceKind::kCpu) {
-    BT_LOG(Info, "The largest steps were tried in {:.2f} seconds, other sizes in {:.2f}", trial,
-           clock.Now() - start - trial);
+    if (!config.quiet) {
+      BT_LOG(Info, "The largest steps were tried in {:.2f} seconds, other sizes in {:.2f}", trial,
+             clock.Now() - start - trial);
+    }
     // The first time most of it went into loading kernels, which other layers do not do again.
     const Seconds warm = clock.Now();
     BT_RETURN_IF_ERROR(worker->TryLargestSteps());

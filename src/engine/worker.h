@@ -45,6 +45,7 @@ struct WorkerConfig {
   // none.
   std::vector<int32_t> tap_layers = {};
   bool samples = true;  // else another rank does, which has the logits
+  bool quiet = false;   // another rank of this process tells of its start
   SpeculationConfig speculation = {};
   // Of a model whose layout balances experts: how they move.
   std::optional<ExpertBalanceOptions> balance = {};

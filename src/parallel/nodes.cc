@@ -1,5 +1,6 @@
 #include "parallel/nodes.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
@@ -60,6 +61,17 @@ std::vector<int32_t> RanksOfNode(const ParallelLayout& layout, int32_t nodes, in
 int32_t NodeOfRank(const ParallelLayout& layout, int32_t nodes, int32_t rank) {
   BT_CHECK(CheckNodes(layout, nodes).ok() && rank >= 0 && rank < layout.ranks());
   return Turned(layout, rank) / (layout.ranks() / nodes);
+}
+
+std::vector<int32_t> ReplicasOfNode(const ParallelLayout& layout, int32_t nodes, int32_t node) {
+  std::vector<int32_t> replicas;
+  if (layout.data == 1) return replicas;
+  for (const int32_t rank : RanksOfNode(layout, nodes, node)) {
+    replicas.push_back(PlaceOf(layout, rank).data);
+  }
+  std::ranges::sort(replicas);
+  replicas.erase(std::ranges::unique(replicas).begin(), replicas.end());
+  return replicas;
 }
 
 int32_t NodeThatSamples(const ParallelLayout& layout, int32_t nodes, int32_t replica) {

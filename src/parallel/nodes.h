@@ -24,6 +24,8 @@ Status CheckFixedOrder(const ParallelLayout& layout, int32_t nodes, bool gpus);
 // Global ranks; of node 0 the first is the one that samples.
 std::vector<int32_t> RanksOfNode(const ParallelLayout& layout, int32_t nodes, int32_t node);
 int32_t NodeOfRank(const ParallelLayout& layout, int32_t nodes, int32_t rank);
+// Of several replicas that share experts, those with a rank there.
+std::vector<int32_t> ReplicasOfNode(const ParallelLayout& layout, int32_t nodes, int32_t node);
 // Of a layout of one stage, the node on which the tokens of a replica are sampled.
 int32_t NodeThatSamples(const ParallelLayout& layout, int32_t nodes, int32_t replica);
 

@@ -34,6 +34,9 @@ TEST(NodesTest, TheHeadHoldsTheFirstReplicas) {
     nodes.push_back(NodeThatSamples(layout, 2, replica));
   }
   EXPECT_THAT(nodes, ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(ReplicasOfNode(layout, 2, 1), ElementsAre(2, 3));
+  EXPECT_THAT(ReplicasOfNode(layout, 8, 5), ElementsAre(2)) << "half of one";
+  EXPECT_THAT(ReplicasOfNode({.tensor = 2}, 2, 1), ElementsAre()) << "one has no number";
   EXPECT_EQ(CheckNodes(layout, 3).message(),
             "--nnodes 3 does not divide the 8 ranks of --tensor-parallel-size 2 and "
             "--pipeline-parallel-size 1 and --data-parallel-size 4");

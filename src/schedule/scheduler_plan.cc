@@ -243,7 +243,10 @@ bool Scheduler::Admit(Sequence& sequence, std::vector<BlockId> hits) {
   sequence.planned = sequence.computed = hit_count * kBlockTokens;
   if (!sequence.admitted_before) {
     sequence.cached_tokens = sequence.computed;
-    stats_.prefix_queries += static_cast<uint64_t>(sequence.prompt_count);
+    // As in vLLM nothing is asked of a cache that is off.
+    if (config_.enable_prefix_caching) {
+      stats_.prefix_queries += static_cast<uint64_t>(sequence.prompt_count);
+    }
     stats_.prefix_hits += static_cast<uint64_t>(sequence.computed);
   }
   return true;

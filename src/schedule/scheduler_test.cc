@@ -104,6 +104,20 @@ TEST(SchedulerTest, APromptIsComputedInChunksAndOnlyTheLastOneSamples) {
   EXPECT_TRUE(second.new_blocks.empty());
 }
 
+TEST(SchedulerTest, ACacheThatIsOffIsNotAsked) {
+  for (const bool caches : {true, false}) {
+    SchedulerConfig config = Config();
+    config.enable_prefix_caching = caches;
+    Scheduler scheduler(config);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 100, 2)).ok());
+      RunUntilIdle(scheduler);
+    }
+    EXPECT_EQ(scheduler.stats().prefix_queries, caches ? 200u : 0u);
+    EXPECT_EQ(scheduler.stats().prefix_hits, caches ? 64u : 0u);
+  }
+}
+
 TEST(SchedulerTest, DecodesGoBeforePrefillChunksInOneStep) {
   Scheduler scheduler(Config());
   ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 5)).ok());

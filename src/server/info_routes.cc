@@ -42,6 +42,8 @@ std::string Server::HealthBody(const ApiError& error) const {
   Json engine = {{"reason", Describe(health->trouble)},
                  {"failed_starts", health->failed_starts},
                  {"next_start_seconds", nullptr}};
+  if (health->lost_node >= 0) engine["nodes_missing"] = {health->lost_node};
+  if (!health->lost_replicas.empty()) engine["replicas_missing"] = health->lost_replicas;
   // Whole seconds, upwards: a moment that is not there yet is not 0.
   if (health->next_start) engine["next_start_seconds"] = std::ceil(*health->next_start);
   std::string body = ErrorBody(error);

@@ -62,6 +62,13 @@ TEST_F(ServerDoorTest, HealthSaysWhatAnOperatorAsksNext) {
   EXPECT_EQ(waiting["engine"], (Json{{"reason", "The engine refused its files or settings."},
                                      {"failed_starts", 11},
                                      {"next_start_seconds", 42}}));
+  engine_->set_health({.trouble = EngineTrouble::kNoPeer,
+                       .next_start = {},
+                       .lost_node = 1,
+                       .lost_replicas = {2, 3}});
+  const Json missing = Get("/health").json()["engine"];
+  EXPECT_EQ(missing["nodes_missing"], Json({1}));
+  EXPECT_EQ(missing["replicas_missing"], Json({2, 3}));
   engine_->set_health({.trouble = EngineTrouble::kStalled, .next_start = {}});
   EXPECT_EQ(Get("/health").json()["engine"]["next_start_seconds"], nullptr);
   EXPECT_FALSE(Chat().json().contains("engine"));

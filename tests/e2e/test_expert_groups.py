@@ -175,7 +175,21 @@ def test_answers_with_a_form_come_from_every_replica(one_rank, nodes):
 
 
 def test_a_node_that_dies_ends_the_group_until_it_is_back(one_rank, nodes):
-    expect_end_and_return(nodes.head, lambda: os.kill(nodes.node.engine_pid(), signal.SIGKILL), one_rank)
+    def health():
+        with pytest.raises(urllib.error.HTTPError) as away:
+            urllib.request.urlopen(nodes.head.url + "/health", timeout=5)
+        return json.loads(away.value.read())["engine"]
+
+    def kill():
+        os.kill(nodes.node.process.pid, signal.SIGSTOP)  # its door: the engine stays away for now
+        os.kill(nodes.node.engine_pid(), signal.SIGKILL)
+        wait_for(lambda: nodes.head.says(" ERROR "), 10, "the error")
+        told = health()
+        assert told["nodes_missing"] == [1] and told["replicas_missing"] == [2, 3], told
+        os.kill(nodes.node.process.pid, signal.SIGCONT)
+    expect_end_and_return(nodes.head, kill, one_rank)
+    errors = [line for line in nodes.head.text().splitlines() if " ERROR " in line]
+    assert len(errors) == 1 and "node 1 (127.0.0.1, replicas 2 to 3) closed its connection" in errors[0], errors
 
 
 @pytest.mark.parametrize("flags,said", [

@@ -107,8 +107,12 @@ def test_devices_are_dealt_out_and_lines_say_whose_they_are(tmp_path):
         assert line in ran.stderr.splitlines(), ran.stderr
     code, _, err = run(*flags, cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": "4,5,6,7"})
     assert code == 0 and "(dp 3) told 6,7 sees 6,7" in err
+    # Before any is started.
     code, _, err = run(*flags, "--local-dp-start-rank", "1", cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": "4,5,6,7"})
-    assert code == 1 and "CUDA_VISIBLE_DEVICES=4,5,6,7 names 4 GPUs" in err
+    assert code == 1 and ("CUDA_VISIBLE_DEVICES=4,5,6,7 names 4 GPUs, and 2 servers or replicas of 2 each want 5, with the 1 before them"
+                          in err) and "rank 2 of 4" not in err, err
+    code, _, err = run("--dp-size", "4", "--dp-address", "a", "--template", "mine.sh", cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert code == 1 and "names 2 GPUs, and 4 servers or replicas of 1 each want 4" in err and "told" not in err, err
 
 
 def test_the_first_that_fails_gives_the_exit_code_and_the_others_go_on(tmp_path):
@@ -137,4 +141,12 @@ def test_without_a_template_the_ways_are_named(tmp_path):
     code, _, err = run("--dp-size", "2", "--dp-address", "127.0.0.1", cwd=tmp_path)
     assert code == 1 and "run_dp_template.sh" in err and "--template" in err and "behind --" in err
     code, _, err = run("--dp-size", "2", "--dp-address", "127.0.0.1", "--log-dir", "/nowhere/at/all", "--", cwd=tmp_path)
-    assert code == 1 and "--log-dir" in err
+    assert code == 1 and "--log-dir /nowhere/at/all: this folder is not there and cannot be made" in err
+
+
+def test_a_folder_for_logs_is_made(tmp_path):
+    (tmp_path / "mine.sh").write_text("echo said\n")
+    for _ in range(2):
+        code, _, err = run("--dp-size", "1", "--dp-address", "a", "--template", "mine.sh", "--log-dir", "logs", cwd=tmp_path)
+        assert code == 0, err
+    assert (tmp_path / "logs" / "dp_rank_0.log").read_text() == "said\nsaid\n"
