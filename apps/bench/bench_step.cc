@@ -65,6 +65,20 @@ Status RunCycle(StepRig& rig, const BenchStepCommand& command, StepCase& one) {
   return {};
 }
 
+// Behind all plain steps: experts that have begun to move do so in every step.
+Status RunMoving(StepRig& rig, const BenchStepCommand& command, std::vector<StepCase>& cases) {
+  rig.MoveExperts();
+  for (StepCase& one : cases) {
+    if (one.prefill || !one.fits) continue;
+    BT_ASSIGN_OR_RETURN(const StepTiming timing, rig.Decode(one.tokens, one.context));
+    one.moves =
+        StepMoves{.timing = timing, .full_rounds = rig.full_rounds(), .of_full = rig.FullRounds()};
+    std::fputs(MovesLine(one, command.repeats).c_str(), stdout);
+    std::fflush(stdout);
+  }
+  return {};
+}
+
 // One rank; the first tells.
 Status BenchRank(const BenchStepCommand& command, const StepSeat& seat) {
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<StepRig> rig, StepRig::Create(command, seat));
@@ -87,6 +101,7 @@ Status BenchRank(const BenchStepCommand& command, const StepSeat& seat) {
     if (command.explain) std::fputs(StepExplained(one.timing.told).c_str(), stdout);
     std::fflush(stdout);
   }
+  if (command.move_experts) BT_RETURN_IF_ERROR(RunMoving(*rig, command, cases));
   if (!tells) return {};
   BT_RETURN_IF_ERROR(Write(command.json, StepJson(command, *rig, cases)));
   return Write(command.svg, StepSvg(command, *rig, cases));

@@ -116,6 +116,23 @@ std::string StepLine(const StepCase& one) {
          (one.cycle ? CycleLine(*one.cycle, one) : std::string());
 }
 
+std::string MovesLine(const StepCase& one, int32_t repeats) {
+  const StepMoves& moves = *one.moves;
+  const auto more = [&](const StepTiming& timing) {
+    return 100 * (timing.median / one.timing.median - 1);
+  };
+  std::string text =
+      fmt::format("{:>8} {:>7} {:>8} {:>9.3f} {:>9.3f}  {:+.1f} % in the median, longest {:.3f}",
+                  "moving", one.tokens, one.context, moves.timing.median * 1e3,
+                  moves.timing.p99 * 1e3, more(moves.timing), moves.timing.most * 1e3);
+  if (moves.full_rounds > 0) {
+    text += fmt::format("; full rounds in {} of {}: {:.3f}, p99 {:.3f}, {:+.1f} %",
+                        moves.full_rounds, repeats, moves.of_full.median * 1e3,
+                        moves.of_full.p99 * 1e3, more(moves.of_full));
+  }
+  return text + "\n";
+}
+
 std::string StepJson(const BenchStepCommand& command,
                      const StepRig& rig,
                      const std::vector<StepCase>& cases) {
@@ -150,6 +167,15 @@ std::string StepJson(const BenchStepCommand& command,
                    {"flops", one.needs.flops},
                    {"distinct_experts", one.timing.routed.distinct},
                    {"rows_through_experts", one.timing.routed.choices}});
+    }
+    if (one.moves) {
+      const StepMoves& moves = *one.moves;
+      step["moving"] = {{"median_ms", moves.timing.median * 1e3},
+                        {"p99_ms", moves.timing.p99 * 1e3},
+                        {"most_ms", moves.timing.most * 1e3},
+                        {"full_rounds", moves.full_rounds},
+                        {"full_round_median_ms", moves.of_full.median * 1e3},
+                        {"full_round_p99_ms", moves.of_full.p99 * 1e3}};
     }
     if (one.cycle) {
       const StepCycle& cycle = *one.cycle;

@@ -17,6 +17,13 @@ struct StepCycle {
   double tokens_per_second = 0;              // of all sequences, as accepted
 };
 
+// With --move-experts, beside the plain step.
+struct StepMoves {
+  StepTiming timing;
+  int64_t full_rounds = 0;  // steps in which two experts went out and two came in
+  StepTiming of_full;       // their times
+};
+
 struct StepCase {
   bool prefill = false;
   int64_t tokens = 0;   // of the step: sequences of a decode step, or tokens of the prompt
@@ -25,6 +32,7 @@ struct StepCase {
   StepTiming timing = {};
   StepNeeds needs = {};
   std::optional<StepCycle> cycle = {};
+  std::optional<StepMoves> moves = {};
   double floor = 0;  // seconds: the longer of bytes and operations at the machine's rates
 
   double fraction() const { return timing.median > 0 ? floor / timing.median : 0; }
@@ -34,6 +42,8 @@ std::string StepHeader(const BenchStepCommand& command, const StepRig& rig);
 // What a step told (--explain): layers that follow each other and tell the same stand together.
 std::string StepExplained(const std::vector<std::string>& told);
 std::string StepLine(const StepCase& one);
+// Of a case that has moves.
+std::string MovesLine(const StepCase& one, int32_t repeats);
 std::string StepJson(const BenchStepCommand& command,
                      const StepRig& rig,
                      const std::vector<StepCase>& cases);

@@ -16,6 +16,7 @@
 #include "model/weight_plan.h"
 #include "ops/compose/small_ops.h"
 #include "ops/cpu/cpu_use.h"
+#include "parallel/expert_slots.h"
 #include "plan/model_description.h"
 #include "weights/dummy_source.h"
 #include "weights/tensor_names.h"
@@ -210,7 +211,11 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
       std::max(command.prefills.empty() ? 1 : std::ranges::max(command.prefills), decode_rows);
   BT_RETURN_IF_ERROR(DrawRouting(command, *ops, tokens_max));
   if (layout.data > 1) {
-    auto absent = std::make_unique<AbsentReplicas>(*ops);
+    std::unique_ptr<EchoedSlabs> slabs;
+    if (command.move_experts) {
+      BT_ASSIGN_OR_RETURN(slabs, EchoedSlabs::Create(*ops, config_));
+    }
+    auto absent = std::make_unique<AbsentReplicas>(*ops, std::move(slabs));
     replicas_ = absent.get();
     ranks_ = std::make_unique<ModelRanks>(share_, std::move(absent));
   } else {
@@ -375,6 +380,27 @@ Result<StepTiming> StepRig::Prefill(int64_t tokens) {
                .embedding_overrides = {}});
 }
 
+// One rearrangement follows the other, each to where quite other loads want the experts.
+void StepRig::MoveExperts() {
+  moves_ = true;
+  loads_random_.seed(command_.seed);
+  model_->BalanceExperts({.window = 1,
+                          .interval = 1,
+                          .step_bytes = std::numeric_limits<int64_t>::max(),
+                          .place = [this](const BalanceShape& shape, const ExpertSlots&) {
+                            return DrawPlacement(shape);
+                          }});
+}
+
+ExpertSlots StepRig::DrawPlacement(const BalanceShape& shape) {
+  std::vector<double> loads;
+  for (int32_t i = 0; i < shape.experts; ++i) {
+    loads.push_back(std::pow(i + 1.0, -command_.zipf_exponent));
+  }
+  std::ranges::shuffle(loads, loads_random_);
+  return BalanceExperts(shape, loads);
+}
+
 Result<RoutedWork> StepRig::BringRouting(int64_t tokens) {
   const RoutedWork drawn = routing_->ids().empty() && config_.experts == 0
                                ? RoutedWork()
@@ -397,6 +423,7 @@ Result<StepTiming> StepRig::Time(ForwardBatch batch) {
   const OpContext context{.rank = ops_.rank};
   const MonotonicClock clock;
   std::vector<double> seconds;
+  full_rounds_.clear();
   RoutedWork routed;
   std::vector<std::string> told;
   if (command_.explain) model_->Explain([&](const std::string& line) { told.push_back(line); });
@@ -410,10 +437,16 @@ Result<StepTiming> StepRig::Time(ForwardBatch batch) {
     BT_RETURN_IF_ERROR(ops_.wait(context));
     const Seconds took = clock.Now() - start;
     model_->Explain(nullptr);
+    const bool full = moves_ && replicas_->slabs()->TakeTraded() == 2 * kExpertsOnTheirWay;
     if (run < 0) continue;
     seconds.push_back(took);
+    if (full) full_rounds_.push_back(took);
     routed.Add(drawn, 1.0 / command_.repeats);
   }
+  StepTiming timing = TimingOf(seconds, routed);
+  timing.told = std::move(told);
+  if (replicas_ != nullptr) BT_RETURN_IF_ERROR(replicas_->status());
+  if (moves_) return timing;  // choices became slots of experts that have moved
   // Banks that choose themselves have written what they chose.
   std::vector<int32_t> chosen(routing_->ids().size());
   BT_RETURN_IF_ERROR(
@@ -421,15 +454,15 @@ Result<StepTiming> StepRig::Time(ForwardBatch batch) {
   if (chosen != routing_->ids()) {
     return Status(Code::kInternal, "a bank chose other experts than those drawn");
   }
-  StepTiming timing = TimingOf(seconds, routed);
-  timing.told = std::move(told);
   return timing;
 }
 
 StepTiming TimingOf(std::vector<double> seconds, const RoutedWork& routed) {
+  if (seconds.empty()) return {};
   return {.median = Percentile(seconds, 0.5),
           .p99 = Percentile(seconds, 0.99),
           .least = std::ranges::min(seconds),
+          .most = std::ranges::max(seconds),
           .routed = routed};
 }
 

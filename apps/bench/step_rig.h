@@ -19,6 +19,7 @@
 #include "flags/bench_options.h"
 #include "model/k2_model.h"
 #include "ops/thread_pool.h"
+#include "parallel/expert_balance.h"
 
 namespace baltoro {
 
@@ -29,9 +30,9 @@ struct MachineRates {
 };
 
 struct StepTiming {
-  double median = 0, p99 = 0, least = 0;  // seconds, from the call to the last result
-  RoutedWork routed = {};                 // mean over the steps
-  std::vector<std::string> told = {};     // with --explain: K2Model::Explain of a step
+  double median = 0, p99 = 0, least = 0, most = 0;  // seconds, from the call to the last result
+  RoutedWork routed = {};                           // mean over the steps
+  std::vector<std::string> told = {};               // with --explain: K2Model::Explain of a step
 };
 StepTiming TimingOf(std::vector<double> seconds, const RoutedWork& routed);
 
@@ -49,6 +50,12 @@ class StepRig {
   // kResourceExhausted: the keys do not fit beside the weights.
   Result<StepTiming> Decode(int64_t batch, int64_t context);
   Result<StepTiming> Prefill(int64_t tokens);
+  // With --move-experts: from now on experts move in each step that is timed.
+  void MoveExperts();
+  // Of the steps timed last, those in which two experts went out and two came in: how many, and
+  // their times, empty where there was none.
+  int64_t full_rounds() const { return std::ssize(full_rounds_); }
+  StepTiming FullRounds() const { return TimingOf(full_rounds_, {}); }
   // With --speculative: of `batch` sequences whose last row sees `context` keys.
   Result<CycleTiming> Cycle(int64_t batch, int64_t context);
   // After another table of kernels: steps are recorded anew.
@@ -79,6 +86,7 @@ class StepRig {
   // Draws a step's experts, for `tokens` rows of each replica, and brings them to where banks find
   // them.
   Result<RoutedWork> BringRouting(int64_t tokens);
+  ExpertSlots DrawPlacement(const BalanceShape& shape);
   int32_t DrawAccepted(std::mt19937_64& random) const;
 
   BenchStepCommand command_;
@@ -94,6 +102,9 @@ class StepRig {
   RankShare share_;
   std::unique_ptr<ModelRanks> ranks_;   // null: the model is whole
   AbsentReplicas* replicas_ = nullptr;  // of ranks_, where replicas share experts
+  bool moves_ = false;
+  std::mt19937_64 loads_random_;
+  std::vector<double> full_rounds_;  // seconds
   std::unique_ptr<K2Model> model_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<KvStorage> storage_;

@@ -42,6 +42,7 @@ Result<ParallelLayout> LayoutOfSeat(const BenchStepCommand& command, K2Config& c
     layout.data = command.data;
     layout.whole_experts = true;
     layout.fp8_dispatch = command.expert_dispatch_dtype == "fp8";
+    layout.balanced_experts = command.move_experts;
     config.experts += config.experts > 0 ? command.redundant_experts : 0;
     config.router.experts = config.experts;
     if (config.experts % command.data != 0) {

@@ -59,6 +59,13 @@ constexpr FlagSpec kStepFlags[] = {
      .initial = "auto",
      .choices = "auto|fp8",
      .help = "As for serve, with --data-parallel-size: rows are rounded as they would travel."},
+    {.name = "move-experts",
+     .kind = kBool,
+     .initial = "false",
+     .help = "With --data-parallel-size: times decode steps also while experts move, as with "
+             "--enable-eplb, a round in each step, two experts out and two in at most. The "
+             "neighbours lie on the same GPU and send back what they get: a round takes what it "
+             "takes of the rank's own memory and multiprocessors, and no link between GPUs."},
     {.name = "ranks",
      .kind = kInt,
      .initial = "1",
@@ -208,6 +215,11 @@ Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args) {
   }
   if (out.redundant_experts > 0 && !out.balance_experts) {
     return UsageError(table, "--redundant-experts needs --balance-experts");
+  }
+  Get(flags, "move-experts", out.move_experts);
+  if (out.move_experts && (out.data == 1 || out.balance_experts)) {
+    return UsageError(table,
+                      "--move-experts needs --data-parallel-size, without --balance-experts");
   }
   Get(flags, "repeats", out.repeats);
   Get(flags, "enforce-eager", out.enforce_eager);

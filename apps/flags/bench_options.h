@@ -21,6 +21,7 @@ struct BenchStepCommand {
   bool balance_experts = false;   // which lie by how often they are drawn
   int32_t redundant_experts = 0;  // copies of some of them, over all ranks
   std::string expert_dispatch_dtype = "auto";  // or fp8
+  bool move_experts = false;                   // steps are timed with and without a round of moves
   int32_t ranks = 1;   // so many of them run, each on a GPU of its own, and exchange
   int32_t layers = 0;  // 0: the model's
   std::vector<int64_t> batches, contexts, prefills;

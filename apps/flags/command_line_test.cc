@@ -46,6 +46,9 @@ TEST(CommandLineTest, SubcommandsAreTold) {
   EXPECT_EQ(End({"tune", "m", "--save-dir", "d", "--enable-expert-parallel"}).exit_code, 2);
   EXPECT_EQ(Accept<BenchStepCommand>({"bench", "step", "m", "--batch", "2", "3"}).batches,
             (std::vector<int64_t>{2, 3}));
+  EXPECT_TRUE(
+      Accept<BenchStepCommand>({"bench", "step", "m", "-dp", "4", "--move-experts"}).move_experts);
+  EXPECT_TRUE(Contains(End({"bench", "step", "m", "--move-experts"}).err, "--move-experts needs"));
   EXPECT_EQ(End({"bench"}).exit_code, 2);
   EXPECT_EQ(End({"bench", "walk"}).exit_code, 2);
   const auto latency = Accept<BenchEngineCommand>(

@@ -6,8 +6,9 @@
 // added back, in both forms and by NCCL. On one GPU ranks lie on shares of it, whose times say
 // little.
 //
-// Then what experts that move cost (--enable-eplb): slabs of K2's size in INT4, one each way
-// between neighbours and between all, and copies of a layer's experts of a rank within its memory.
+// Then what experts that move cost (--enable-eplb): slabs of K2's size in INT4, one and two each
+// way between neighbours, and copies of two experts from where they wait into their slots. A rank
+// alone has two neighbours that send back what they get, over its own memory.
 //
 //   cuda_collectives_bench [--replicas | --slabs] [ranks [rows...]]     these alone
 
@@ -162,9 +163,10 @@ void BenchReplicas(int ranks, const std::vector<int64_t>& row_counts) {
 constexpr int64_t kSlabBytes[] = {int64_t{4096} * (3584 + 448), int64_t{7168} * (1024 + 128)};
 
 void BenchSlabs(int ranks) {
-  const int slots = 384 / ranks;
+  constexpr int kMost = 2;  // experts that a rank sends and gets in a round
   GpuRankArgs world;
   world.ranks = world.tensor = ranks;
+  world.slab_echoes = ranks == 1 ? kMost : 0;
   world.balances = true;
   world.rows_max = 64;
   world.hidden = kHidden;
@@ -173,7 +175,7 @@ void BenchSlabs(int ranks) {
   const bool with_nccl = Nccl::Open().ok() && !SharesGpu();
   Shared shared;
   for (const bool nccl : {false, true}) {
-    if (nccl && !with_nccl) continue;
+    if (nccl && (!with_nccl || ranks == 1)) continue;
     world.nccl_only = nccl;
     MustJoin(RunRanks(world, [&](Rank& self) {
       const auto say = [&](const char* format, auto... values) {
@@ -182,25 +184,30 @@ void BenchSlabs(int ranks) {
         std::fflush(stdout);
       };
       const int64_t expert = kSlabBytes[0] + kSlabBytes[1];
-      const Buffer layer = OnDevice(size_t(slots * expert)),
-                   staged = OnDevice(size_t(slots * expert));
+      // More than the L2 holds, of which each call takes others.
+      constexpr int kSlots = 16;
+      const Buffer layer = OnDevice(size_t(kSlots * expert)),
+                   staged = OnDevice(size_t(kSlots * expert));
       const auto slab = [&](const Buffer& of, int slot, int64_t at, int64_t bytes) {
         return std::span(static_cast<std::byte*>(of.data()) + slot * expert + at, size_t(bytes));
       };
-      say("%d ranks%s, us, of %.1f MB an expert:", ranks, nccl ? ", NCCL" : "",
-          double(expert) / 1e6);
-      std::vector<int> counts = {1};
-      if (ranks > 2) counts.push_back(ranks - 1);
-      for (const int count : counts) {
+      say("%s%s, us, of %.1f MB an expert:",
+          ranks == 1 ? "a rank and two echoes" : (std::to_string(ranks) + " ranks").c_str(),
+          nccl ? ", NCCL" : "", double(expert) / 1e6);
+      int calls = 0;
+      for (int count = 1; count <= kMost; ++count) {
+        if (ranks > 1 && count >= ranks) continue;
         const double us = Microseconds(self, shared, [&]() -> Status {
           int64_t at = 0;
+          const int first = calls++ * kMost % (kSlots - kMost);
           for (const int64_t bytes : kSlabBytes) {
             std::vector<SlabExchange::Out> out;
             std::vector<SlabExchange::In> in;
             for (int i = 1; i <= count; ++i) {
-              const int to = (self.rank + i) % ranks, from = (self.rank + ranks - i) % ranks;
-              out.push_back({.rank = to, .slab = slab(layer, i, at, bytes)});
-              in.push_back({.rank = from, .slab = slab(staged, i, at, bytes)});
+              const int to = ranks == 1 ? i : (self.rank + i) % ranks;
+              const int from = ranks == 1 ? i : (self.rank + ranks - i) % ranks;
+              out.push_back({.rank = to, .slab = slab(layer, first + i, at, bytes)});
+              in.push_back({.rank = from, .slab = slab(staged, first + i, at, bytes)});
             }
             self.ops->slabs()->Trade(out, in);
             at += bytes;
@@ -211,11 +218,12 @@ void BenchSlabs(int ranks) {
       }
       if (!nccl) {
         const double us = Microseconds(self, shared, [&]() -> Status {
-          CopyAsync(self.ctx(), layer.data(), staged.data(), layer.bytes());
+          const int64_t at = calls++ * kMost % (kSlots - kMost) * expert;
+          CopyAsync(self.ctx(), static_cast<char*>(layer.data()) + at,
+                    static_cast<const char*>(staged.data()) + at, size_t(kMost * expert));
           return {};
         });
-        say(", %d experts within a card %.1f (%.0f GB/s)", slots, us,
-            double(layer.bytes()) / us / 1e3);
+        say(", %d experts from where they wait into their slots %.1f", kMost, us);
       }
       say("%s", "\n");
       Must(self.ops->status());
@@ -321,8 +329,8 @@ int main(int argc, char** argv) {
   using namespace baltoro::cuda;  // NOLINT
   baltoro::test::UseSharesOfOneCard();
   const int possible = ranks_test::RanksPossible();
-  if (possible < 2) {
-    std::printf("fewer than 2 GPUs\n");
+  if (possible < 1) {
+    std::printf("no GPU\n");
     return 77;
   }
   const bool replicas_alone = argc > 1 && std::strcmp(argv[1], "--replicas") == 0;
@@ -332,6 +340,7 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
   if (rows.empty()) rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
   const int only = argc > 1 ? std::atoi(argv[1]) : 0;
+  if (slabs_alone && only <= 1) BenchSlabs(1);
   for (const int ranks : {2, 4, 8}) {
     if (ranks > possible || (only != 0 && only != ranks)) continue;
     if (!replicas_alone && !slabs_alone) Bench(ranks, rows);

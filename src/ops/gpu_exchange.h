@@ -65,9 +65,16 @@ struct ChunkRegion {
 };
 
 // Slabs of experts that move, between any two ranks of a stage (comm/symmetric/trade.h): places in
-// the memory of who receives.
+// the memory of who receives, of as many lanes as there may be.
 inline constexpr int64_t kTradeLanes = 16, kTradePlaces = 2;
 inline constexpr int64_t kTradePieceBytes = int64_t{32} << 10;
+// A rank sends and gets two at most in a round of moves (RoundsBetween), so that four messages at
+// once are what lanes are counted for; more of them go in several launches.
+inline constexpr int64_t kTradeMessages = 4;
+// Of a message, where each rank runs `blocks` blocks of a launch at once, at least one.
+inline int64_t TradeLanes(int64_t blocks) {
+  return std::clamp<int64_t>(blocks / kTradeMessages, 1, kTradeLanes);
+}
 struct TradeRegion {
   int64_t ranks = 0;  // of a stage, of all replicas
   int64_t words() const { return ranks * kTradeLanes; }
@@ -173,9 +180,8 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args, int64_t together) {
     const int64_t chunks = Quotient(args.rows_max * row_bytes, kPieceBytes) + kGatheredMax;
     plan.chunks = {.chunks = std::clamp(chunks, kChunksLeast, kChunksMost), .ranks = together};
   }
-  if (args.balances && args.tensor * args.data <= kPeersMax && !args.nccl_only) {
-    plan.trade = {.ranks = args.tensor * args.data};
-  }
+  const int32_t traders = args.tensor * args.data + args.slab_echoes;
+  if (args.balances && traders <= kPeersMax && !args.nccl_only) plan.trade = {.ranks = traders};
   const bool stages = args.ranks > args.tensor * args.data && !args.nccl_only;
 
   size_t at = 256;  // after the failure word

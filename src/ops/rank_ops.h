@@ -128,6 +128,13 @@ struct GpuRankArgs {
   bool nccl_only = false;        // also where GPUs reach each other's memory
   // For tests: ranks of one machine that have different numbers count as on different hosts.
   int32_t host = 0;
+  // For tests: slabs are moved as if this rank's GPU ran no more blocks at once. 0: as many as it
+  // does. Ranks may differ.
+  int slab_blocks_max = 0;
+  // For measurements, of a rank that is alone and `balances`: it has so many neighbours to move
+  // experts with, places 1 and on, of which each sends back what it gets, as a rank that has them
+  // on its own GPU.
+  int32_t slab_echoes = 0;
 };
 
 }  // namespace baltoro

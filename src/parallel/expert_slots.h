@@ -48,7 +48,8 @@ inline int32_t ExpertsOnTheirWay(const BalanceShape& shape) {
 // a rank has the experts of `after`, in slots of its own choice; it keeps those that it has.
 //
 // A rank gets `each` experts at most in a round, and from another rank one at most; it sends `each`
-// at most, and one more where a round has no other way.
+// at most, or two where `each` is one and the round has no other way: a chain that begins a round
+// takes one expert from each rank in it, and one more from a rank that has what its first misses.
 std::vector<std::vector<ExpertMove>> RoundsBetween(const BalanceShape& shape,
                                                    const ExpertSlots& before,
                                                    const ExpertSlots& after,

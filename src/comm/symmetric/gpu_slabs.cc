@@ -17,37 +17,49 @@ constexpr int64_t kCountsAtOnce = 16 * 1024;
 
 }  // namespace
 
+Result<int64_t> GpuSlabs::Blocks(int most) {
+  BT_ASSIGN_OR_RETURN(const int multiprocessors, MultiprocessorsInUse());
+  int64_t blocks = 0;
+  BT_CUDA_RETURN_IF_ERROR(TradeBlocks(multiprocessors, &blocks));
+  if (blocks < 1) {
+    return InvalidArgument(
+        "--enable-eplb: the GPU cannot run one block of the kernel that moves experts");
+  }
+  return most > 0 ? std::min<int64_t>(most, blocks) : blocks;
+}
+
 Result<std::unique_ptr<GpuSlabs>> GpuSlabs::OverMemory(const Args& args,
                                                        const PeerWorld& world,
                                                        const MemoryPlan& plan,
                                                        const std::vector<int32_t>& ranks,
                                                        int32_t self,
+                                                       int64_t blocks,
                                                        int64_t patience_ms) {
   BT_CHECK(std::ssize(ranks) == plan.trade.ranks);
   std::unique_ptr<GpuSlabs> made(new GpuSlabs(args));
   BT_RETURN_IF_ERROR(made->Prepare());
-  BT_ASSIGN_OR_RETURN(const int multiprocessors, MultiprocessorsInUse());
-  bool fits = false;
-  BT_CUDA_RETURN_IF_ERROR(TradeFits(static_cast<int>(ranks.size()), multiprocessors, &fits));
-  if (!fits) {
-    return InvalidArgument("--enable-eplb: the GPU has too few multiprocessors for what " +
-                           std::to_string(ranks.size()) + " ranks send each other at once");
-  }
   const auto at = [&](int32_t rank, size_t offset) {
     return static_cast<char*>(world.memory(rank)) + offset;
   };
   const auto words = [&](int32_t rank, size_t offset) {
     return reinterpret_cast<uint32_t*>(at(rank, offset));
   };
+  made->blocks_ = blocks;
   TradeParams& trade = made->trade_;
+  trade.lanes = static_cast<int>(TradeLanes(blocks));
   for (size_t i = 0; i < ranks.size(); ++i) {
-    trade.places[i] = at(ranks[i], plan.trade_places);
-    trade.arrived[i] = words(ranks[i], plan.trade_arrived);
-    trade.taken[i] = words(ranks[i], plan.trade_taken);
+    // What this rank, the first of its group then, writes to an echo lies where it looks for what
+    // the echo sends.
+    const auto echo = ranks[i] == self && ranks.front() == self ? static_cast<int64_t>(i) : 0;
+    trade.places[i] =
+        at(ranks[i], plan.trade_places) + echo * kTradeLanes * kTradePlaces * kTradePieceBytes;
+    trade.arrived[i] = words(ranks[i], plan.trade_arrived) + echo * kTradeLanes;
+    trade.taken[i] = words(ranks[i], plan.trade_taken) + echo * kTradeLanes;
   }
   trade.sent_uses = words(self, plan.trade_sent);
   trade.received_uses = words(self, plan.trade_received);
   trade.watch = world.WatchOf(ranks, self, patience_ms);
+  if (ranks.front() == self) trade.watch.rank = 0;
   return made;
 }
 
@@ -121,7 +133,7 @@ void GpuSlabs::Trade(std::span<const Out> out, std::span<const In> in) {
                                        .other = one.rank,
                                        .sends = false};
   }
-  LaunchTrade(StreamOf(Context()), params);
+  LaunchTrade(StreamOf(Context()), params, blocks_);
 }
 
 void GpuSlabs::TradeByNccl(std::span<const Out> out, std::span<const In> in) {

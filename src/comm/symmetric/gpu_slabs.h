@@ -29,12 +29,18 @@ class GpuSlabs final : public SlabExchange {
     int32_t replica_count = 1;
     std::function<Status()> status;  // of the rank
   };
-  // `ranks` of the world form the group, in the order of their places. `world` must outlive this.
+  // How many blocks that move slabs the calling thread's GPU, or its share of one, runs at once;
+  // `most` at most, unless 0. At least 1.
+  static Result<int64_t> Blocks(int most);
+  // `ranks` of the world form the group, in the order of their places. `blocks`: the least of
+  // theirs. A rank alone may be named several times: the others of it are echoes (GpuRankArgs).
+  // `world` must outlive this.
   static Result<std::unique_ptr<GpuSlabs>> OverMemory(const Args& args,
                                                       const PeerWorld& world,
                                                       const MemoryPlan& plan,
                                                       const std::vector<int32_t>& ranks,
                                                       int32_t self,  // of the world
+                                                      int64_t blocks,
                                                       int64_t patience_ms);
   static Result<std::unique_ptr<GpuSlabs>> ByNccl(const Args& args,
                                                   std::unique_ptr<NcclGroup> group);
@@ -55,6 +61,7 @@ class GpuSlabs final : public SlabExchange {
   const Args args_;
   Buffer device_, host_;  // this replica's counts, then those of all; of one AddUp at a time
   TradeParams trade_;     // without messages
+  int64_t blocks_ = 0;    // that run at once on every rank
   std::unique_ptr<NcclGroup> group_;  // null: over memory
 };
 

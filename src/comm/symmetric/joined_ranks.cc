@@ -36,6 +36,7 @@ Groups GroupsOf(const GpuRankArgs& args) {
   for (int32_t i = place - tensor; i < args.ranks; i += of_replica) {
     for (int32_t j = 0; j < args.tensor; ++j) groups.stage.push_back(i + j);
   }
+  groups.stage.insert(groups.stage.end(), static_cast<size_t>(args.slab_echoes), args.rank);
   return groups;
 }
 
@@ -44,6 +45,9 @@ Status CheckArgs(const GpuRankArgs& args) {
       args.data < 1 || args.ranks % (args.tensor * args.data) != 0 || args.rank < 0 ||
       args.rank >= args.ranks) {
     return InvalidArgument("ranks of GPUs: sizes of groups do not divide each other");
+  }
+  if (args.slab_echoes > 0 && (args.ranks > 1 || !args.balances)) {
+    return InvalidArgument("ranks of GPUs: echoes of slabs are for a rank alone that balances");
   }
   if (args.rows_max < 1 || args.hidden < 1 || args.vocab < 1) {
     return InvalidArgument("ranks of GPUs: no rows, no columns or no vocabulary");
@@ -203,6 +207,7 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
     }
     return {};
   };
+  int64_t slab_blocks = 0;
   const auto join_stage = [&]() -> Status {
     if (!args.balances) return {};
     JoinedRanks* const self = joined.get();
@@ -211,16 +216,25 @@ Result<std::unique_ptr<JoinedRanks>> JoinedRanks::Join(const GpuRankArgs& args) 
           return self->status();
         }};
     if (stage_memory) {
-      BT_ASSIGN_OR_RETURN(self->slabs_, GpuSlabs::OverMemory(of, self->world_, plan, groups.stage,
-                                                             args.rank, args.patience_ms));
+      BT_ASSIGN_OR_RETURN(self->slabs_,
+                          GpuSlabs::OverMemory(of, self->world_, plan, groups.stage, args.rank,
+                                               slab_blocks, args.patience_ms));
       return {};
     }
     BT_ASSIGN_OR_RETURN(auto group, join_nccl(groups.stage, &Ids::stage));
     BT_ASSIGN_OR_RETURN(self->slabs_, GpuSlabs::ByNccl(of, std::move(group)));
     return {};
   };
+  if (well.ok() && stage_memory) {
+    const Result<int64_t> own = GpuSlabs::Blocks(args.slab_blocks_max);
+    well = own.status();
+    if (own.ok()) slab_blocks = own.value();
+  }
   // All are well before any waits for others inside NCCL.
-  BT_RETURN_IF_ERROR(meeting.All(well));
+  BT_ASSIGN_OR_RETURN(const std::vector<int64_t> all_blocks, meeting.All(well, slab_blocks));
+  for (const int32_t rank : groups.stage) {
+    slab_blocks = std::min(slab_blocks, all_blocks[static_cast<size_t>(rank)]);
+  }
   well = join(groups.tensor, tensor_nccl, &Ids::tensor, args.vocab * 4, &joined->tensor_);
   if (well.ok()) {
     well =

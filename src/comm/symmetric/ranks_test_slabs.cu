@@ -40,56 +40,83 @@ std::vector<uint32_t> Slab(int from, int to, int round, int64_t bytes) {
 }
 
 // One packet; less than a lane has; all lanes several times, and a rest.
-constexpr int64_t kSizes[] = {16, 40 * 1024, (int64_t{5} << 20) + 48};
+const std::vector<int64_t> kSizes = {16, 40 * 1024, (int64_t{5} << 20) + 48};
 
 // Each rank sends to those of `ahead` places further, so that some trades are of all, some of one
 // each way, and gets as many.
-void CheckTrades(const GpuRankArgs& world) {
+void CheckTrades(const GpuRankArgs& world,
+                 const std::vector<int64_t>& sizes = kSizes,
+                 const std::function<void(int, GpuRankArgs&)>& edit = {}) {
   const int ranks = world.ranks;
   Findings findings;
-  MustJoin(RunRanks(world, [&](Rank& self) {
-    std::mt19937 random(static_cast<unsigned>(self.rank));
-    for (const int64_t bytes : kSizes) {
-      std::vector<Buffer> sent, received;
-      std::vector<std::vector<uint32_t>> want;
-      std::vector<SlabExchange::Out> out;
-      std::vector<SlabExchange::In> in;
-      for (int ahead = 1; ahead < ranks; ++ahead) {
-        const int to = (self.rank + ahead) % ranks, from = (self.rank + ranks - ahead) % ranks;
-        sent.push_back(ToDevice(Slab(self.rank, to, 0, bytes)));
-        received.push_back(OnDevice(static_cast<size_t>(bytes)));
-        want.push_back(Slab(from, self.rank, 0, bytes));
-        const auto size = static_cast<size_t>(bytes);
-        out.push_back({.rank = to, .slab = {static_cast<std::byte*>(sent.back().data()), size}});
-        in.push_back(
-            {.rank = from, .slab = {static_cast<std::byte*>(received.back().data()), size}});
-      }
-      self.Meet();
-      for (int repeat = 0; repeat < 10; ++repeat) {
-        if (random() % 3 == 0) Delay(self.ctx(), 200'000);
-        self.ops->slabs()->Trade(out, in);
-        const size_t last = static_cast<size_t>(repeat) % out.size();
-        self.ops->slabs()->Trade(std::span(out).subspan(last, 1), std::span(in).subspan(last, 1));
-      }
-      self.Wait();
-      for (size_t i = 0; i < want.size(); ++i) {
-        const auto got = FromDevice<uint32_t>(received[i].data(), want[i].size());
-        findings.AddDifference(self, std::to_string(bytes) + " bytes",
-                               Difference(got.data(), want[i].data(), got.size()));
-      }
-      self.Meet();  // nobody frees while another waits
-    }
-    findings.AddStatus(self);
-  }));
+  MustJoin(RunRanks(
+      world,
+      [&](Rank& self) {
+        std::mt19937 random(static_cast<unsigned>(self.rank));
+        for (const int64_t bytes : sizes) {
+          std::vector<Buffer> sent, received;
+          std::vector<std::vector<uint32_t>> want;
+          std::vector<SlabExchange::Out> out;
+          std::vector<SlabExchange::In> in;
+          for (int ahead = 1; ahead < ranks; ++ahead) {
+            const int to = (self.rank + ahead) % ranks, from = (self.rank + ranks - ahead) % ranks;
+            sent.push_back(ToDevice(Slab(self.rank, to, 0, bytes)));
+            received.push_back(OnDevice(static_cast<size_t>(bytes)));
+            want.push_back(Slab(from, self.rank, 0, bytes));
+            const auto size = static_cast<size_t>(bytes);
+            out.push_back(
+                {.rank = to, .slab = {static_cast<std::byte*>(sent.back().data()), size}});
+            in.push_back(
+                {.rank = from, .slab = {static_cast<std::byte*>(received.back().data()), size}});
+          }
+          self.Meet();
+          for (int repeat = 0; repeat < 10; ++repeat) {
+            if (random() % 3 == 0) Delay(self.ctx(), 200'000);
+            self.ops->slabs()->Trade(out, in);
+            const size_t last = static_cast<size_t>(repeat) % out.size();
+            self.ops->slabs()->Trade(std::span(out).subspan(last, 1),
+                                     std::span(in).subspan(last, 1));
+          }
+          self.Wait();
+          for (size_t i = 0; i < want.size(); ++i) {
+            const auto got = FromDevice<uint32_t>(received[i].data(), want[i].size());
+            findings.AddDifference(self, std::to_string(bytes) + " bytes",
+                                   Difference(got.data(), want[i].data(), got.size()));
+          }
+          self.Meet();  // nobody frees while another waits
+        }
+        findings.AddStatus(self);
+      },
+      edit));
 }
 
 GPU_TEST(RanksTest, SlabsArriveAsTheyAre) {
-  for (const int ranks : {2, 3, 4}) {
+  for (const int ranks : {2, 3, 4, 8}) {
     if (ranks > RanksPossible()) continue;
     CheckTrades(Stage(ranks, 1));
     CheckTrades(Stage(1, ranks));
   }
   if (RanksPossible() >= 4) CheckTrades(Stage(2, 2));
+}
+
+// Ranks agree on what the one with the fewest blocks can have, and send in several launches what
+// does not fit into one.
+GPU_TEST(RanksTest, SlabsArriveByFewLanes) {
+  struct Few {
+    int of_rank_1 = 0, of_others = 0;  // blocks
+  };
+  // One lane, a message at a time; one lane, several at once; three lanes, four at once; and what a
+  // rank with few gets from others with all.
+  for (const Few few : {Few{1, 1}, Few{6, 100}, Few{100, 13}, Few{3, 0}}) {
+    for (const int ranks : {2, 4, 8}) {
+      if (ranks > RanksPossible()) continue;
+      GpuRankArgs world = Stage(ranks, 1);
+      world.patience_ms = 20'000;  // of a message that is the last in turn
+      CheckTrades(world, {16, 300 * 1024 + 48}, [&](int rank, GpuRankArgs& args) {
+        args.slab_blocks_max = rank == 1 ? few.of_rank_1 : few.of_others;
+      });
+    }
+  }
 }
 
 // A rank with nothing to send or get stays away, and comes later.
@@ -116,6 +143,35 @@ GPU_TEST(RanksTest, SlabsOfTwoNeedNoThird) {
     findings.AddDifference(self, "slab", Difference(words.data(), want.data(), want.size()));
     findings.AddStatus(self);
     self.Meet();
+  }));
+}
+
+// A rank alone whose neighbours send back what they get.
+GPU_TEST(RanksTest, SlabsComeBackFromEchoes) {
+  GpuRankArgs world = Stage(1, 1);
+  world.slab_echoes = 2;
+  Findings findings;
+  MustJoin(RunRanks(world, [&](Rank& self) {
+    for (const int64_t bytes : kSizes) {
+      const std::vector<uint32_t> want[] = {Slab(0, 1, 0, bytes), Slab(0, 2, 0, bytes)};
+      const Buffer sent[] = {ToDevice(want[0]), ToDevice(want[1])};
+      const Buffer received[] = {OnDevice(size_t(bytes)), OnDevice(size_t(bytes))};
+      std::vector<SlabExchange::Out> out;
+      std::vector<SlabExchange::In> in;
+      for (const int i : {0, 1}) {
+        const auto size = static_cast<size_t>(bytes);
+        out.push_back({.rank = 1 + i, .slab = {static_cast<std::byte*>(sent[i].data()), size}});
+        in.push_back({.rank = 1 + i, .slab = {static_cast<std::byte*>(received[i].data()), size}});
+      }
+      for (int repeat = 0; repeat < 3; ++repeat) self.ops->slabs()->Trade(out, in);
+      self.Wait();
+      for (const int i : {0, 1}) {
+        const auto got = FromDevice<uint32_t>(received[i].data(), want[i].size());
+        findings.AddDifference(self, std::to_string(bytes) + " bytes",
+                               Difference(got.data(), want[i].data(), got.size()));
+      }
+    }
+    findings.AddStatus(self);
   }));
 }
 

@@ -1,6 +1,10 @@
 // A block takes a lane of a message, piece after piece. All blocks of a launch run at once, and
 // none lets the next kernel start before it has ended. Floor: bytes over the links.
 
+#include <algorithm>
+#include <span>
+#include <tuple>
+
 #include "comm/symmetric/peer_device.cuh"
 #include "comm/symmetric/trade.h"
 #include "device/cuda/cuda_status.h"
@@ -41,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) TradeKernel(const __grid_constant__ 
   volatile uint32_t* const counter = (message.sends ? p.sent_uses : p.received_uses) + theirs;
   uint32_t use = *counter;
   for (int64_t at = lane * kTradePieceBytes; alive && at < message.bytes;
-       at += kTradeLanes * kTradePieceBytes, ++use) {
+       at += gridDim.x * kTradePieceBytes, ++use) {
     const int64_t bytes = min(kTradePieceBytes, message.bytes - at);
     const int64_t place = use % kTradePlaces;
     if (message.sends) {
@@ -76,25 +80,39 @@ __global__ void __launch_bounds__(kThreads) TradeKernel(const __grid_constant__ 
 
 }  // namespace
 
-cudaError_t TradeFits(int ranks, int multiprocessors, bool* fits) {
-  int blocks = 0;
+cudaError_t TradeBlocks(int multiprocessors, int64_t* blocks) {
+  int of_one = 0;
   const cudaError_t error =
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, TradeKernel, kThreads, 0);
-  *fits = int64_t{blocks} * multiprocessors >= int64_t{2} * (ranks - 1) * kTradeLanes;
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_one, TradeKernel, kThreads, 0);
+  *blocks = int64_t{of_one} * multiprocessors;
   return error;
 }
 
-void LaunchTrade(const LaunchStream& stream, const TradeParams& params) {
-  if (params.count == 0) return;
-  for (int i = 0; i < params.count; ++i) {
-    const TradeMessage& message = params.messages[i];
+void LaunchTrade(const LaunchStream& stream, const TradeParams& params, int64_t blocks) {
+  BT_CHECK(params.lanes >= 1 && params.lanes <= kTradeLanes && params.lanes <= blocks);
+  const int self = params.watch.rank;
+  TradeParams part = params;
+  const std::span<TradeMessage> messages(part.messages, static_cast<size_t>(params.count));
+  for (const TradeMessage& message : messages) {
     BT_CHECK(reinterpret_cast<uintptr_t>(message.data) % kPacketBytes == 0);
-    BT_CHECK(message.bytes % kPacketBytes == 0 && message.other != params.watch.rank);
+    BT_CHECK(message.bytes % kPacketBytes == 0 && message.other != self);
   }
-  const dim3 grid(kTradeLanes, static_cast<unsigned>(params.count));
-  TradeKernel<<<grid, kThreads, 0, stream>>>(params);
-  CheckLaunch("slabs of ranks");
-  stream.order->AddPlain("slabs of ranks");
+  std::sort(messages.begin(), messages.end(), [&](const TradeMessage& a, const TradeMessage& b) {
+    const auto place = [&](const TradeMessage& one) {
+      return one.sends ? std::tuple(self, one.other) : std::tuple(one.other, self);
+    };
+    return place(a) < place(b);
+  });
+  const TradeParams sorted = part;
+  const int at_once = static_cast<int>(std::min<int64_t>(blocks / params.lanes, 2 * kPeersMax));
+  for (int begin = 0; begin < params.count; begin += at_once) {
+    part.count = std::min(at_once, params.count - begin);
+    std::copy_n(sorted.messages + begin, part.count, part.messages);
+    TradeKernel<<<dim3(static_cast<unsigned>(params.lanes), static_cast<unsigned>(part.count)),
+                  kThreads, 0, stream>>>(part);
+    CheckLaunch("slabs of ranks");
+    stream.order->AddPlain("slabs of ranks");
+  }
 }
 
 }  // namespace baltoro::cuda

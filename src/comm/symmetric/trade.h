@@ -2,9 +2,15 @@
 
 // Slabs of weights that ranks send each other (SlabExchange::Trade), over each other's memory: in
 // pieces, each of which the sender writes to a place in the receiver's memory and says so, and the
-// receiver takes from there and says so. Between two ranks a message travels in kTradeLanes lanes,
-// each with kTradePlaces places, used in turn; flags count uses and are never cleared. Nobody takes
-// part but the ranks of a message.
+// receiver takes from there and says so. Between two ranks a message travels in lanes, as many as
+// the ranks agree on, each with kTradePlaces places, used in turn; flags count uses and are never
+// cleared. Nobody takes part but the ranks of a message.
+//
+// The blocks of a launch wait for those of other ranks, so all of them must run at once. Where that
+// is not so for all messages of a rank they go in several launches, in one order for all ranks: by
+// who sends, then by who gets. Of the messages that have not ended, the first in that order is
+// under way on both of its ranks, as all ahead of it have ended: so some message always gets on,
+// however differently ranks divide theirs into launches.
 
 #include <cuda_runtime_api.h>
 
@@ -22,10 +28,11 @@ struct TradeMessage {
   bool sends = false;
 };
 
-// By rank of the group; [lane of rank r] means r * kTradeLanes + lane.
+// By rank of the group; [lane of rank r] means r * kTradeLanes + lane, whatever `lanes` is.
 struct TradeParams {
   TradeMessage messages[2 * kPeersMax];  // one each way for another rank at most
   int count = 0;
+  int lanes = 0;                      // of a message: kTradeLanes at most, equal on all ranks
   char* places[kPeersMax] = {};       // of each rank, for what it receives: [lane of the sender]
   uint32_t* arrived[kPeersMax] = {};  // of each rank as a receiver: uses of [lane of the sender]
   uint32_t* taken[kPeersMax] = {};    // of each rank as a sender: uses of [lane of the receiver]
@@ -34,9 +41,10 @@ struct TradeParams {
   PeerWatch watch;
 };
 
-// Whether as many blocks as `ranks` of a group launch at once run at once on so many
-// multiprocessors: they wait for each other. Loads the kernel; why: LoadExchangeKernels.
-cudaError_t TradeFits(int ranks, int multiprocessors, bool* fits);
-void LaunchTrade(const LaunchStream& stream, const TradeParams& params);
+// How many blocks of a launch run at once on so many multiprocessors. Loads the kernel; why:
+// LoadExchangeKernels.
+cudaError_t TradeBlocks(int multiprocessors, int64_t* blocks);
+// All messages, in launches of `blocks` blocks at most, which is params.lanes at least.
+void LaunchTrade(const LaunchStream& stream, const TradeParams& params, int64_t blocks);
 
 }  // namespace baltoro::cuda
