@@ -84,7 +84,7 @@ TEST(StepRoutingTest, ARowChoosesDifferentExperts) {
 }
 
 TEST(StepRoutingTest, RowsOfAbsentReplicasAreBroughtOnceAndTheirChoicesAlways) {
-  AbsentReplicas absent(CpuOps(DType::kF32));
+  AbsentReplicas absent(CpuOps(DType::kF32), nullptr);
   std::vector<float> own = {1, 2}, all(6, 0), own_weights = {5}, all_weights(3, 0);
   std::vector<int32_t> drawn = {7, 8, 9}, chosen(3, -1);
   const ExpertExchange::Gathered tensors[] = {
