@@ -26,7 +26,7 @@ class EchoedSlabs final : public SlabExchange {
   // its place.
   void Trade(std::span<const Out> out, std::span<const In> in) override;
 
-  // The most that one Trade had each way since it was asked last.
+  // The most slabs, out and in together, that one Trade had since this was asked last.
   int64_t TakeTraded();
   Status status() const { return ranks_ == nullptr ? Status() : ranks_->status(); }
 

@@ -221,6 +221,9 @@ Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args) {
     return UsageError(table,
                       "--move-experts needs --data-parallel-size, without --balance-experts");
   }
+  if (out.data == 1 && out.expert_dispatch_dtype != "auto") {
+    return UsageError(table, "--expert-dispatch-dtype needs --data-parallel-size");
+  }
   Get(flags, "repeats", out.repeats);
   Get(flags, "enforce-eager", out.enforce_eager);
   Get(flags, "explain", out.explain);

@@ -225,10 +225,12 @@ constexpr FlagSpec kParallelFlags[] = {
      .choices = "auto|fp8",
      .idle = &kSendsNoRows,
      .idle_reason = "no rows travel to the experts of other replicas, or they do as computed",
-     .help = "What rows of replicas that share experts are rounded to on their way there: auto, "
-             "nothing that the experts would not round themselves (with FP8 and W4A8 weights rows "
-             "travel as codes of 8 bits, else as bf16); fp8, to e4m3 with a scale for 128 columns "
-             "with any weights: about half the bytes, and answers that differ a little."},
+     .help =
+         "What rows of replicas that share experts are rounded to on their way there: auto, "
+         "nothing that the experts would not round themselves (with weights that multiply codes of "
+         "8 bits, FP8, W8A8 and W4A8, rows travel as these codes, else as bf16); fp8, to e4m3 with "
+         "a scale for 128 columns "
+         "with any weights: about half the bytes, and answers that differ a little."},
     {.name = "all2all-backend",
      .kind = kString,
      .initial = "allgather_reducescatter",

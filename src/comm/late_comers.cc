@@ -5,8 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "comm/hello.h"
-
 namespace baltoro {
 namespace {
 
@@ -18,9 +16,11 @@ constexpr Seconds kTell = 10;
 
 LateComers::LateComers(RankSocket listener,
                        std::string cluster_key,
+                       Hello own,
                        std::string member,
                        std::function<void(const std::string&)> tell)
     : acceptor_(std::move(listener), std::move(cluster_key)),
+      own_(std::move(own)),
       member_(std::move(member)),
       tell_(std::move(tell)),
       thread_([this](const std::stop_token& stop) { Run(stop); }) {}
@@ -38,9 +38,14 @@ void LateComers::Run(const std::stop_token& stop) {
       frame = OtherKindFrame(hello->purpose);
       why = OtherKind(hello->purpose);
     } else if (hello->purpose == Purpose::kJoin) {
-      why = fmt::format("all {0}s are there, a {0} {1} among them; each needs a number of its own",
+      why = Difference(own_, *hello, member_);
+      const bool differs = !why.empty();
+      if (!differs) {
+        why =
+            fmt::format("all {0}s are there, a {0} {1} among them; each needs a number of its own",
                         member_, hello->rank);
-      frame = JoinRefusal(Status(Code::kUnavailable, why));
+      }
+      frame = JoinRefusal(Status(differs ? Code::kInvalidArgument : Code::kUnavailable, why));
     } else {
       continue;
     }

@@ -17,8 +17,8 @@
 namespace baltoro {
 namespace {
 
-// A control frame: kind, the rank that was lost (below 0: none), then a text, as WireWriter has
-// them. But for kAborts there is neither.
+// A control frame: its kind; of kAborts alone, the rank that was lost (below 0: none) and a text.
+// All as WireWriter has them.
 constexpr uint32_t kBeats = 1, kLeaves = 2, kAborts = 3;
 constexpr size_t kAbortTextMax = 512;
 constexpr size_t kHeaderBytes = 12;

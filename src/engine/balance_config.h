@@ -16,6 +16,9 @@ struct BalanceConfig {
   bool operator==(const BalanceConfig&) const = default;
 };
 
+// Of so many steps is BalanceStats::balancedness.
+inline constexpr int64_t kBalanceSteps = 250;
+
 // Of the engine's layers that its first rank here has; counters only grow.
 struct BalanceStats {
   uint64_t rearrangements = 0, moved_experts = 0;

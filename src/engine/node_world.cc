@@ -63,12 +63,16 @@ bool IsLoopback(const std::string& address) {
 // Some systems have their own name as a loopback address, where other nodes do not come.
 Status CheckListenAddress(const NodeOptions& options) {
   if (options.master_host == "localhost" || IsLoopback(options.master_host)) return {};
-  BT_ASSIGN_OR_RETURN(const std::string own, RouteTo(options.master_host, options.master_port));
-  if (!IsLoopback(own)) return {};
+  const Result<std::string> own = RouteTo(options.master_host, options.master_port);
+  if (!own.ok()) {
+    return Status(own.status().code(),
+                  fmt::format("{} {}", options.host_flag, own.status().message()));
+  }
+  if (!IsLoopback(own.value())) return {};
   return InvalidArgument(fmt::format(
       "{} {} is the loopback address {} on the head itself: give an address of the head that the "
       "other nodes reach",
-      options.host_flag, options.master_host, own));
+      options.host_flag, options.master_host, own.value()));
 }
 
 // Waits for the others, one attempt after another.
@@ -183,8 +187,10 @@ Result<std::unique_ptr<NodeWorld>> NodeWorld::Join(const NodeOptions& options) {
   BT_ASSIGN_OR_RETURN(world->all_, JoinGroup(world->link_.get(), all));
   if (options.node == 0) {
     world->late_comers_ = std::make_unique<LateComers>(
-        joiner.TakeListener(), options.cluster_key, "node",
-        [](const std::string& line) { BT_LOG(Warning, "A node came too late: {}", line); });
+        joiner.TakeListener(), options.cluster_key,
+        Hello{
+            .purpose = Purpose::kJoin, .ranks = options.nodes, .fingerprint = options.fingerprint},
+        "node", [](const std::string& line) { BT_LOG(Warning, "A node came too late: {}", line); });
   }
   BT_LOG(Info, "All {} nodes are there", options.nodes);
   return world;

@@ -106,6 +106,10 @@ TEST(NodeWorldTest, WhereNodesMetThePortStaysTaken) {
     EXPECT_EQ(status.code(), Code::kNotFound);
     back = true;
   });
+  NodeOptions other = OptionsOf(1, 3, port);
+  const Status differs = NodeWorld::Join(other).status();
+  EXPECT_EQ(differs.code(), Code::kInvalidArgument);
+  EXPECT_THAT(differs.message(), HasSubstr("node 1 was started for 3 nodes, node 0 for 2"));
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   EXPECT_FALSE(back);
   over.arrive_and_wait();
@@ -142,10 +146,11 @@ TEST(NodeWorldTest, AHeadThatCannotListenSaysSo) {
   EXPECT_THAT(world.status().message(), HasSubstr("in use"));
 }
 
-// 192.0.2.1 is no address of any machine.
 TEST(NodeWorldTest, TheFlagsThatWereGivenAreNamed) {
-  NodeOptions options = OptionsOf(0, 2, test::FreePort());
-  options.master_host = "192.0.2.1";
+  const int port = test::FreePort();
+  const auto taken = ListenAt({.host = "127.0.0.1", .port = port});
+  ASSERT_TRUE(taken.ok());
+  NodeOptions options = OptionsOf(0, 2, port);
   options.host_flag = "--data-parallel-address";
   options.port_flag = "--data-parallel-rpc-port";
   const auto world = NodeWorld::Join(options);

@@ -96,6 +96,7 @@ std::optional<ExpertBalanceOptions> BalanceOf(const RankRecipe& recipe, bool tel
       .interval = config.balance.interval,
       .gradual = config.balance.gradual,
       .log_interval = config.balance.log_interval,
+      .measured = kBalanceSteps,
       .tells = tells,
       .model = config.model_dir,
       .tell = [gauge = recipe.balance](const BalanceNews& news) { gauge->Tell(news); },

@@ -482,9 +482,7 @@ bool RemoteEngine::RunConnection() {
   }
   FailOpenRequests(stopping ? "the server is stopping" : kEngineLost);
   if (!stopping) {
-    BT_LOG(Error,
-           "{}, which came from {}, is gone: {}; its answers have ended with an error, the other "
-           "replicas serve, and it is let in when it comes again",
+    BT_LOG(Error, "{}, which came from {}, is gone: {}; it is let in when it comes again",
            options_.coming.name, from, status.ok() ? "its connection has ended" : status.message());
   }
   const std::lock_guard lock(mutex_);

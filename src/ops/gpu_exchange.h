@@ -214,9 +214,5 @@ inline MemoryPlan PlanMemory(const GpuRankArgs& args, int64_t together) {
   plan.bytes = at;
   return plan;
 }
-// Of replicas on one host.
-inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
-  return PlanMemory(args, args.data);
-}
 
 }  // namespace baltoro::cuda

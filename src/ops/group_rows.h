@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -50,8 +51,9 @@ inline void CheckAddedBack(const TensorView& own,
 }
 
 // Of the ranks of a group, each with the host that it lies on: how many lie on each host, where
-// they are equally many, in blocks; 0 where they are not.
+// they are equally many, one after the other; 0 where they are not.
 inline int64_t RanksOfHost(std::span<const int32_t> hosts) {
+  std::set<int32_t> seen;
   const auto block = [&](size_t first) {
     size_t end = first;
     while (end < hosts.size() && hosts[end] == hosts[first]) ++end;
@@ -59,7 +61,7 @@ inline int64_t RanksOfHost(std::span<const int32_t> hosts) {
   };
   const size_t ranks = hosts.empty() ? 0 : block(0);
   for (size_t first = 0; first < hosts.size(); first += ranks) {
-    if (block(first) != ranks) return 0;
+    if (block(first) != ranks || !seen.insert(hosts[first]).second) return 0;
   }
   return static_cast<int64_t>(ranks);
 }

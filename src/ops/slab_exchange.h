@@ -13,6 +13,9 @@
 
 namespace baltoro {
 
+// Counts that travel as rows of an ExpertExchange go so many bytes at once, of each replica.
+inline constexpr int64_t kCountBytesAtOnce = int64_t{64} << 10;
+
 class SlabExchange {
  public:
   virtual ~SlabExchange() = default;

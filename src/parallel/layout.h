@@ -32,8 +32,8 @@ struct ParallelLayout {
   // equally many slots for them, of which slot s of rank r is slot r * slots + s of all.
   bool balanced_experts = false;
   int32_t redundant_experts = 0;  // slots beside one for each expert, of balanced experts only
-  // --expert-dispatch-dtype fp8, of replicas that share experts: rows travel to them as e4m3 codes
-  // also where they read others.
+  // --expert-dispatch-dtype fp8, of replicas that share experts on GPUs: rows travel to them as
+  // e4m3 codes also where the experts read no codes.
   bool fp8_dispatch = false;
   std::vector<int32_t> stage_layers = {};  // layers of each stage; empty: StageLayers' own rule
 

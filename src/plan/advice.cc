@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "plan/deals.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
@@ -25,8 +26,11 @@ std::vector<std::string> OtherWays(const MemoryPlan& plan, int64_t requests) {
     ways.push_back(fmt::format("with --max-num-seqs {}", most));
   }
   if (const Fitting more = FindMoreDevices(plan.model, o, requests); more.found) {
-    ways.push_back(fmt::format("on {} devices with {}", DevicesOf(more.options),
-                               fmt::join(more.changes, " ")));
+    const int32_t devices = DevicesOf(more.options), nodes = NodesOf(more.options);
+    ways.push_back(fmt::format(
+        "on {} devices{} with {}", devices,
+        nodes > 1 ? fmt::format(" ({} on each of {} nodes)", devices / nodes, nodes) : "",
+        fmt::join(more.changes, " ")));
   }
   if (ways.empty() && !tiny.empty()) ways.push_back(tiny);
   return ways;

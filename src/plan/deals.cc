@@ -90,6 +90,10 @@ Variant VariantOf(const PlanOptions& base, PlanOptions next) {
 
 }  // namespace
 
+int32_t NodesOf(const PlanOptions& options) {
+  return std::max(options.nodes, NodesOfReplicas(options));
+}
+
 std::vector<Variant> DealsOf(const PlanOptions& options, int32_t devices, bool same_replicas) {
   const Deal now = DealOf(options);
   const int32_t tensor_max = std::max(cuda::kPeersMax, now.tensor);

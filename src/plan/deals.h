@@ -17,6 +17,9 @@ struct Variant {
   double cost = 0;                        // a thousand for each flag, then how far
 };
 
+// Nodes that have the ranks of all replicas; 1 where no flag says how many.
+int32_t NodesOf(const PlanOptions& options);
+
 // The other ways to deal out so many devices, the nearest to the given one first: each size of
 // tensor ranks of one node, stages, and replicas, and whether these share the experts. Numbers that
 // `serve` would refuse are left out, but for what the model's shape has to say. `same_replicas`:

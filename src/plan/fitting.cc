@@ -135,18 +135,22 @@ bool DealsAreKnown(const PlanOptions& options) {
   return options.device.gpu && (options.weight_bytes.empty() || options.settle);
 }
 
-// The same devices, dealt out to other numbers of ranks and replicas.
-Fitting FindAmongDeals(const ModelDescription& model, const PlanOptions& options) {
+// So many devices, dealt out to other numbers of ranks and replicas.
+Fitting FindAmongDeals(const ModelDescription& model,
+                       const PlanOptions& options,
+                       int32_t devices,
+                       int64_t requests,
+                       bool same_replicas) {
   if (!DealsAreKnown(options)) return {};
   std::vector<Variant> deals;
-  for (Variant& deal : DealsOf(options, DevicesOf(options), /*same_replicas=*/false)) {
+  for (Variant& deal : DealsOf(options, devices, same_replicas)) {
     const Result<MemoryPlan> plan = PlanVariant(model, deal.options);
     if (!plan.ok()) continue;
     deal.options = plan.value().options;
-    if (Holds(plan, 1)) return FittingOf(std::move(deal), /*dealt_out=*/true);
+    if (Holds(plan, requests)) return FittingOf(std::move(deal), /*dealt_out=*/true);
     deals.push_back(std::move(deal));
   }
-  return FittingOf(FindAmongFlags(model, deals, 1, kUtilisationMax), /*dealt_out=*/true);
+  return FittingOf(FindAmongFlags(model, deals, requests, kUtilisationMax), /*dealt_out=*/true);
 }
 
 int64_t TokensOf(const ModelDescription& model, const PlanOptions& options) {
@@ -185,7 +189,7 @@ Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, i
   Fitting fitting =
       FittingOf(FindAmongFlags(model, given, requests, kUtilisationMax), /*dealt_out=*/false);
   if (fitting.found || requests > 1) return fitting;  // fewer at once would do
-  fitting = FindAmongDeals(model, options);
+  fitting = FindAmongDeals(model, options, DevicesOf(options), requests, /*same_replicas=*/false);
   if (fitting.found) return fitting;
   if (IsUseful(model, options, FindShorter(model, options).tokens)) return {};
   return FittingOf(FindAmongFlags(model, given, requests, kUtilisationLast), /*dealt_out=*/false);
@@ -198,12 +202,9 @@ Fitting FindMoreDevices(const ModelDescription& model,
   if (!options.device.gpu || !options.weight_bytes.empty()) return {};
   const int32_t twice = 2 * DevicesOf(options);
   for (int32_t devices = twice; devices <= std::max(kDevicesMax, twice); devices *= 2) {
-    for (Variant& deal : DealsOf(options, devices, /*same_replicas=*/requests > 1)) {
-      const Result<MemoryPlan> plan = PlanVariant(model, deal.options);
-      if (!Holds(plan, requests)) continue;
-      deal.options = plan.value().options;
-      return FittingOf(std::move(deal), /*dealt_out=*/true);
-    }
+    const bool same_replicas = requests > 1;
+    Fitting found = FindAmongDeals(model, options, devices, requests, same_replicas);
+    if (found.found) return found;
   }
   return {};
 }

@@ -68,7 +68,7 @@ int32_t NcclGroups(const ParallelLayout& layout, int32_t nodes) {
 }
 
 // Of a group of replicas, as JoinedRanks counts them; 0: not equally many.
-int64_t ReplicasOfNode(const GpuRankArgs& args, const ParallelLayout& layout, int32_t nodes) {
+int64_t CountReplicasOfNode(const GpuRankArgs& args, const ParallelLayout& layout, int32_t nodes) {
   if (!CheckNodes(layout, nodes).ok()) return 0;
   std::vector<int32_t> of_ranks;
   for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
@@ -77,12 +77,12 @@ int64_t ReplicasOfNode(const GpuRankArgs& args, const ParallelLayout& layout, in
   return cuda::ReplicasOfHost(args, of_ranks);
 }
 
-// What ranks bring so that others reach it, to the byte.
+// What ranks bring so that others reach it, to the byte where each node is a machine of its own.
 void AddExchange(const K2Config& config, const PlanOptions& o, std::vector<PlanItem>& out) {
   const ParallelLayout& layout = o.layout;
   if (layout.ranks() == 1) return;
   const GpuRankArgs args = RankArgsOf(config, layout, 0, o.max_num_batched_tokens, DType::kBf16);
-  const int64_t of_node = ReplicasOfNode(args, layout, o.nodes);
+  const int64_t of_node = CountReplicasOfNode(args, layout, o.nodes);
   out.push_back({"exchange of ranks", static_cast<int64_t>(cuda::PlanMemory(args, of_node).bytes),
                  "in all steps"});
   if (of_node > 1 && of_node < layout.data && of_node <= cuda::kPeersMax) {

@@ -454,7 +454,8 @@ TEST(MemoryPlanTest, ReplicasOnGpusExchangeRowsByMemoryOfTheirOwn) {
     return sum;
   };
   const GpuRankArgs args = RankArgsOf(model.config, options.layout, 0, 1024, DType::kBf16);
-  EXPECT_EQ(bytes("exchange of ranks"), static_cast<int64_t>(cuda::PlanMemory(args).bytes));
+  EXPECT_EQ(bytes("exchange of ranks"),
+            static_cast<int64_t>(cuda::PlanMemory(args, args.data).bytes));
   EXPECT_GT(bytes("exchange of ranks"), int64_t{16} << 20);
   EXPECT_EQ(bytes("NCCL"), 0);
   // Rows in bf16, what they chose, and sums in f32.

@@ -113,8 +113,10 @@ struct EngineMetrics::State {
                                   "What it would have been in that window with experts as they "
                                   "were placed then; -1 before the first rearrangement.")),
           now(state.AddGauge("baltoro:eplb_balancedness",
-                             "Mean load of a rank through that of the busiest, of the last 250 "
-                             "steps; -1 before they are over.")) {}
+                             fmt::format("Mean load of a rank through that of the busiest, of the "
+                                         "last {} steps; -1 before they are over.",
+                                         kBalanceSteps)
+                                 .c_str())) {}
     void Follow(const BalanceStats& stats) {
       rearrangements.Follow(stats.rearrangements);
       moved.Follow(stats.moved_experts);

@@ -13,7 +13,7 @@ namespace {
 
 // Counts go as rows of so many numbers, whatever the rows of replicas are.
 constexpr int64_t kCountsOfRow = 16;
-constexpr int64_t kCountsAtOnce = 16 * 1024;
+constexpr int64_t kCountsAtOnce = kCountBytesAtOnce / int64_t{sizeof(float)};
 
 }  // namespace
 

@@ -259,18 +259,15 @@ Status JoinedRanks::JoinLevels(const GpuRankArgs& args,
   const auto hosts = std::ssize(across), of_host = std::ssize(within);
   const auto bytes = static_cast<size_t>(RoomBetweenHosts(args, hosts));
   BT_ASSIGN_OR_RETURN(room_between_hosts_, DeviceBuffer::Create(bytes, "rows between hosts"));
-  two_levels_ = std::make_unique<TwoLevelExchange>(TwoLevelExchange::Levels{
-      .across = nccl_exchange_.get(),
-      .within = peer_exchange_.get(),
-      .hosts = hosts,
-      .of_host = of_host,
-      .replica = args.rank / (args.ranks / args.data),
-      .sum_type = DType::kBf16,  // as they travel in any case
-      .room = {room_between_hosts_.as<std::byte>(), bytes},
-      .clear = [](const OpContext& ctx, const TensorView& x) {
-        const auto size = static_cast<size_t>(x.num_elements() * SizeOf(x.dtype));
-        CheckCuda(cudaMemsetAsync(x.data, 0, size, StreamOf(ctx)), "clearing of sums");
-      }});
+  two_levels_ = std::make_unique<TwoLevelExchange>(
+      TwoLevelExchange::Levels{.across = nccl_exchange_.get(),
+                               .within = peer_exchange_.get(),
+                               .hosts = hosts,
+                               .of_host = of_host,
+                               .replica = args.rank / (args.ranks / args.data),
+                               .sum_type = DType::kBf16,  // as they travel in any case
+                               .room = {room_between_hosts_.as<std::byte>(), bytes},
+                               .clear = Clear});
   return {};
 }
 

@@ -18,7 +18,7 @@ ReplicaLevels ChooseLevels(const PeerWorld& world,
                          .within = {},
                          .remark = rows + "go from each rank to every other by NCCL, since " + why};
   };
-  if (of_host == 0) return one_level("hosts have unequally many of them");
+  if (of_host == 0) return one_level("hosts do not have equally many of them, one after the other");
   if (of_host > kPeersMax) {
     return one_level("a host has more than " + std::to_string(kPeersMax) + " of them");
   }

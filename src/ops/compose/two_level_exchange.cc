@@ -6,14 +6,15 @@
 
 #include "base/check.h"
 #include "ops/group_rows.h"
+#include "ops/slab_exchange.h"
 
 namespace baltoro {
 namespace {
 
 constexpr int64_t kAlignment = 256;
 constexpr int64_t kTensorsMost = 8;  // of one Gather
-// Of each host, whatever the rows of a step: loads of experts travel as rows too (SlabExchange).
-constexpr int64_t kRoomLeast = int64_t{64} << 10;
+// Of each host, whatever the rows of a step.
+constexpr int64_t kRoomLeast = kCountBytesAtOnce;
 
 int64_t Padded(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -32,10 +32,11 @@ struct ExpertsQuestion {
     RouterParams params;
   };
   std::optional<Choice> choice;
-  bool norm = false;         // a norm is behind that its kernels may add to (NormIsInVectors)
-  bool x_coded = false;      // rows of x are known as codes, whole and aligned (Beside::rounded)
-  bool codes_alone = false;  // rows of x are nowhere but as codes (Beside::gathered)
-  bool x_ordered = false;    // x is known in matrix order (Beside::ordered)
+  bool norm = false;  // a norm is behind that its kernels may add to (NormIsInVectors)
+  // Rows of x are known as codes, whole and aligned (Beside::rounded, gathered); and are nowhere
+  // but as codes (gathered), be these whole or not.
+  bool x_coded = false, codes_alone = false;
+  bool x_ordered = false;  // x is known in matrix order (Beside::ordered)
   // Asked before the bank's turn, when not all of this is known: what a table of overrides asks for
   // in vain is not told.
   bool ahead = false;

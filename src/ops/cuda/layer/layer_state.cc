@@ -251,9 +251,10 @@ void LayerState::ExpertsOfGroup(const ExpertsHalfArgs& args, const NextHalf& nex
   Leave(next);
 }
 
-// Experts that read codes are sent codes, as this rank would make them of the rows: the same bits
-// of a result for about half the bytes. They lie where the rows would, in the first part of it
-// codes, behind them scales. Of others a flag has it, and rows are made of the codes again.
+// Experts that read codes are sent codes, as their rank would make them of the rows: about half the
+// bytes. They lie where the rows would, in the first part of it codes, behind them scales. With
+// --expert-dispatch-dtype fp8 rows for experts that read no codes travel as e4m3 too, and are
+// decoded where they arrive.
 void LayerState::GatherRows(const baltoro::ExpertBankArgs& own) {
   gathered_.of = nullptr;
   const int64_t width = shape_.hidden, rows = group_rows_.dim(0), own_rows = own.x.dim(0);

@@ -50,7 +50,8 @@ class LayerState : public ComposedState {
   TensorView in_order_;            // OrderedRows of normed_; none: nothing takes them
   RoundedRows rounded_;            // of normed_; without memory: nothing takes them
   RoundedRows gathered_;           // of the rows of all replicas; where they came as codes
-  void* codes_ = nullptr;          // of such rows with their scales, where experts read others
+  // Codes with scales of those rows, where experts may read none, and so rows are made of them.
+  void* codes_ = nullptr;
   OrderedRows ordered_;
   Beside beside_;
   std::function<void(const std::string&)> tell_;

@@ -214,12 +214,9 @@ void LaunchRows(const QuantisePlan& plan,
   }
 }
 
-// Int8 and int4 weights read the same codes.
+// Int8 and int4 weights read the same codes. Those of kInt8Static depend on the matrix.
 bool SameCodes(WeightForm a, WeightForm b) {
-  const auto integers = [](WeightForm form) {
-    return form == WeightForm::kInt8 || form == WeightForm::kInt4;
-  };
-  return a == b || (integers(a) && integers(b));
+  return a == b || (ReadsCodes(a, false) && ReadsCodes(b, false));
 }
 
 QuantiseQuestion QuestionOf(const OpContext& ctx, const RowSource& source, const PackedMatrix& w) {
@@ -276,14 +273,15 @@ QuantisedRows QuantiseRows(const OpContext& ctx,
                            const RowSource& source,
                            const PackedMatrix& w,
                            const QuantisePlan& plan) {
+  const bool codes_known = plan.kernel == QuantiseKernel::kKnown;
+  BT_CHECK(codes_known || !KnownAsCodesAlone(ctx, source.x));  // or codes would be read as rows
   if (plan.kernel == QuantiseKernel::kNone) return {source.x, source.stride, nullptr, 0};
-  if (plan.kernel == QuantiseKernel::kKnown) {
+  if (codes_known) {
     const QuantisedRows known =
         KnownRows(ctx, source.x, source.stride, source.rows, source.k, w.form);
     BT_CHECK(known.x != nullptr);
     return known;
   }
-  BT_CHECK(!KnownAsCodesAlone(ctx, source.x));  // or what is no row would be read as one
   const int64_t steps = (source.k + 127) / 128;
   const bool bytes = plan.kernel != QuantiseKernel::kPad;
   const bool fp8 = bytes && plan.kernel != QuantiseKernel::kInt8Rows;
