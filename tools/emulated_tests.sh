@@ -26,6 +26,7 @@ tests=(
   "ops_cuda_linear_test SomeHundredRowsOfFp8"
   "ops_cuda_linear_test HundredsOfRowsInEveryPlan"
   "ops_cuda_norm_begun_test"
+  "ops_cuda_experts_of_group_test"
   "ops_cuda_attention_test MergesPasses"
   "ops_cuda_launch_table_test"
   "ops_cuda_rows_fused_test"

@@ -123,6 +123,28 @@ TEST(ExpertsChoiceTest, ChoicesAreThoseOfTheText) {
   choice_test::ExpectAsInTheTree(table, kTextPath, kHeader);
 }
 
+// Rows of replicas that came as codes: a kernel that would read the rows themselves is not chosen.
+TEST(ExpertsChoiceTest, CodesAloneAreReadAsCodes) {
+  int64_t entries = 0, others = 0;
+  ForEach([&](const BankCase& one) {
+    if (!one.form.quantise_input || one.beside.chooses) return;
+    for (const int64_t rows : {1, 3}) {
+      ExpertsQuestion q = QuestionOf(one, rows);
+      const ExpertsKernel plain = ChooseExperts(q).kernel;
+      if (plain != ExpertsKernel::kFp8Entries4) continue;
+      q.codes_alone = true;
+      q.x_coded = true;
+      EXPECT_EQ(ChooseExperts(q).kernel, plain) << one.question;
+      ++entries;
+      q.x_coded = false;
+      EXPECT_NE(ChooseExperts(q).kernel, plain) << one.question;
+      ++others;
+    }
+  });
+  EXPECT_GT(entries, 0);
+  EXPECT_EQ(others, entries);
+}
+
 TEST(ExpertsChoiceTest, QuestionsOfDifferentTextsAloneHaveDifferentPlans) {
   std::map<std::string, std::string> plans;
   ForEach([&](const BankCase& one) {
