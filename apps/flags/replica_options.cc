@@ -89,7 +89,7 @@ Status DealOut(const FlagReader& flags, ReplicaOptions& out) {
       }
       return InvalidArgument(
           "--headless is for nodes other than the head: give --data-parallel-start-rank, the "
-          "number of the first replica of this node");
+          "number of the first replica of this node, 1 or more");
     }
     out.here = out.total;
   }
@@ -104,8 +104,7 @@ Status ReadHead(const FlagReader& flags, ReplicaOptions& out) {
     if (out.first == 0 && !flags.Has("data-parallel-start-rank") && out.here < out.total) {
       return InvalidArgument(
           "--headless with --data-parallel-size needs --data-parallel-start-rank: the number of "
-          "this "
-          "node's first replica; those before are of other nodes");
+          "this node's first replica; those before are of other nodes");
     }
   }
   flags.Get("data-parallel-address", out.address);
@@ -146,10 +145,13 @@ Result<ReplicaOptions> ReadReplicas(const FlagReader& flags) {
         "--data-parallel-size-local {} is more than --data-parallel-size {}", out.here, out.total));
   }
   if (out.first >= out.total || out.first + out.here > out.total) {
-    return InvalidArgument(
-        fmt::format("{} {}: replica {} is none of --data-parallel-size {}",
-                    ranked ? "--data-parallel-rank" : "--data-parallel-start-rank", out.first,
-                    out.first + out.here - 1, out.total));
+    const char* const flag = ranked ? "--data-parallel-rank" : "--data-parallel-start-rank";
+    return InvalidArgument(fmt::format("{} {}: replicas of --data-parallel-size {} are 0 to {}{}",
+                                       flag, out.first, out.total, out.total - 1,
+                                       out.here > 1 ? fmt::format(", and this node has {} of them, "
+                                                                  "from that one on",
+                                                                  out.here)
+                                                    : ""));
   }
   out.share_experts = out.total > 1 && flags.Is("enable-expert-parallel");
   if (out.here == 0) BT_RETURN_IF_ERROR(CheckDoorAlone(flags, out.total));

@@ -139,7 +139,8 @@ TEST(ReplicaOptions, AHeadMayHaveNoReplica) {
 TEST(ReplicaOptions, WhatContradictsItselfIsNamed) {
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "1", "-dpr", "1"}), HasSubstr("exclude each other"));
   EXPECT_THAT(Error({"-dp", "4", "-dpn", "4"}), HasSubstr("--data-parallel-rank 4"));
-  EXPECT_THAT(Error({"-dp", "4", "-dpr", "3", "-dpl", "2"}), HasSubstr("replica 4 is none"));
+  EXPECT_THAT(Error({"-dp", "4", "-dpr", "3", "-dpl", "2"}),
+              HasSubstr("are 0 to 3, and this node has 2"));
   EXPECT_THAT(Error({"-dp", "2", "-dpl", "3"}), HasSubstr("--data-parallel-size-local 3 is more"));
   EXPECT_THAT(Error({"-dp", "2", "-dpn", "0", "-dpl", "2"}), HasSubstr("must be 1"));
   EXPECT_THAT(Error({"-dp", "2", "--data-parallel-external-lb"}),
