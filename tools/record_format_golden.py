@@ -4,9 +4,9 @@
 Run it in an environment that has torch, transformers, safetensors and compressed-tensors (the versions used are written
 into logits.json). The folders are checkpoints as others write them: fp8 by the block quantiser of transformers, int4 by the
 compressed-tensors library, ascend by the rules of the format's description, with 8-bit attention of constant scales. Weights
-are those of TinySource; in the repository they are an archive, which CMake unpacks:
+are those of TinySource; in the repository they and what is long beside them are an archive, which CMake unpacks:
 
-    cd tests/golden/formats && XZ_OPT=--lzma2=preset=9e,dict=64MiB,lp=1,pb=1 tar --sort=name --owner=0 --group=0 --mtime=2026-01-01 -cJf ../formats.tar.xz */*.safetensors
+    cd tests/golden/formats && XZ_OPT=--lzma2=preset=9e,dict=64MiB,lp=1,pb=1 tar --sort=name --owner=0 --group=0 --mtime=2026-01-01 -cJf ../formats.tar.xz */*.safetensors logits.json ascend/quant_model_description.json */*.index.json
 
 logits.json holds for each what transformers computes in float32 with the weights decoded
 ("decoded"), and with the products done as the format says, activations quantised ("exact").

@@ -207,6 +207,7 @@ class Parser {
     BT_ASSIGN_OR_RETURN(const FlagMatch whole,
                         table_.Find("--" + std::string(part.substr(0, dot))));
     AddDotted(whole, {std::string(part.substr(dot + 1))}, std::move(value));
+    parsed_.moved[std::string(part)] = flag.spelling;
     parsed_.notices.push_back(
         fmt::format("{} is of older versions of vLLM; it is taken as --{}", flag.spelling, part));
     return Status();

@@ -26,6 +26,8 @@ struct ParsedFlags {
   std::vector<std::string> positionals;
   std::map<std::string, FlagUse, std::less<>> uses;  // by the row's name
   std::vector<std::string> notices;
+  // Flags that have become keys of others (kMoved): "eplb-config.window_size", and as it was given.
+  std::map<std::string, std::string> moved;
 };
 
 // Sets `target` where the flag was given.

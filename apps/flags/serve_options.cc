@@ -266,13 +266,12 @@ Status FillBalance(const FlagReader& flags, ServeOptions& options) {
 }
 
 // What is wrong with a key, and the older flag by which it was given.
-std::string WithOlderNames(std::string message, const std::vector<std::string>& notices) {
-  constexpr std::string_view kFlag = "--eplb-config";
-  for (const std::string& notice : notices) {
-    const size_t at = notice.find(fmt::format("{}.", kFlag));
-    if (at == std::string::npos) continue;
-    const std::string key = notice.substr(at + kFlag.size() + 1);
-    if (message.find(key) != std::string::npos) message += " (" + notice + ")";
+std::string WithOlderNames(std::string message, const ParsedFlags& flags) {
+  for (const auto& [part, given] : flags.moved) {
+    const std::string key = part.substr(part.find('.') + 1);
+    if (message.find(key) != std::string::npos) {
+      message += fmt::format(" ({} is taken as --{})", given, part);
+    }
   }
   return message;
 }
@@ -368,7 +367,7 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
     return UsageError(table, speculation.message());
   }
   if (const Status eplb = FillEplb(reader, options); !eplb.ok()) {
-    return UsageError(table, WithOlderNames(eplb.message(), flags.notices));
+    return UsageError(table, WithOlderNames(eplb.message(), flags));
   }
   if (const Status traces = FillTraces(reader, environment, options); !traces.ok()) {
     return UsageError(table, traces.message());

@@ -583,9 +583,11 @@ TEST(ServeOptionsTest, OtherVariablesAreNamedOnceForEachKind) {
 }
 
 TEST(ServeOptionsTest, AnOlderFlagOfExpertsIsNamedWhereItIsWrong) {
-  EXPECT_NE(End({"--eplb-step-interval", "1", "-tp", "2", "-ep", "--enable-eplb"})
-                .err.find("give 64 at most (--eplb-step-interval is of older versions of vLLM"),
-            std::string::npos);
+  EXPECT_NE(
+      End({"--eplb-step-interval", "1", "-tp", "2", "-ep", "--enable-eplb"})
+          .err.find(
+              "give 64 at most (--eplb-step-interval is taken as --eplb-config.step_interval)"),
+      std::string::npos);
   const ServeOptions options =
       Accept({"--num_redundant_experts", "4", "-tp", "2", "-ep", "--enable-eplb"});
   EXPECT_EQ(options.balance.redundant_experts, 4);

@@ -103,10 +103,10 @@ struct MoeInputArgs {
   bool chooses = true;  // false: ids and weights need not be written
 };
 
-// Rows as products that round them (ReadsCodes) take them, so that they are rounded once for all
-// that read them. Memory is the caller's; what lies in it is between a backend's operations: a norm
-// writes codes of kFp8Block with its rows, a product that is given these rows takes them. Who else
-// writes the rows forgets `of`.
+// Rows as products that round them (ReadsCodes, choose/quantise.h) take them, so that they are
+// rounded once for all that read them. Memory is the caller's; what lies in it is between a
+// backend's operations: a norm writes codes of kFp8Block with its rows, a product that is given
+// these rows takes them. Who else writes the rows forgets `of`.
 struct RoundedRows {
   void* codes = nullptr;     // [T, H] bytes; T, H of the largest norm
   float* scales = nullptr;   // [T, ScalesOfCodes]
@@ -115,16 +115,6 @@ struct RoundedRows {
   int64_t rows = 0, stride = 0;
   WeightForm form = WeightForm::kFp8Block;  // of who reads such codes
 };
-
-// Whether products with a matrix of this form round each row for itself, to 8 bits with scales.
-inline bool ReadsCodes(WeightForm form, bool quantise_input) {
-  return (form == WeightForm::kFp8Block && quantise_input) || form == WeightForm::kInt8 ||
-         form == WeightForm::kInt4;
-}
-// Scales of a row of `width` elements.
-inline int64_t ScalesOfCodes(WeightForm form, int64_t width) {
-  return form == WeightForm::kFp8Block ? (width + 127) / 128 : 1;
-}
 
 // Rows of a norm once more, in the order of columns in which a backend's expert bank reads many of
 // them. Memory is the caller's; add_rms_norm writes it with its rows and says whose copy it is, the

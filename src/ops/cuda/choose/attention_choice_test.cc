@@ -17,7 +17,7 @@ using choice_test::Table;
 using launch_table::AttentionCase;
 using launch_table::AttentionHalfCase;
 
-constexpr char kTreeFile[] = "src/ops/cuda/choose/attention_choices.txt";
+constexpr char kTreeFile[] = BT_CHOICES "/attention_choices.txt";
 const Card kCard;
 
 Size Grid(int64_t x, int64_t y = 1, int64_t z = 1) {

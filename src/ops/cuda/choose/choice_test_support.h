@@ -99,6 +99,10 @@ inline void ExpectAsRecorded(const Table& mine, const Table& recorded) {
 }
 
 // The choices as the tree has them; with BT_WRITE=1 the file is written anew, below `header`.
+// The texts lie in choices.tar.xz, unpacked into the build tree (CMakeLists.txt). After BT_WRITE=1:
+//     cd BUILD/src/ops/cuda/choose
+//     tar --sort=name --owner=0 --group=0 --mtime=2026-01-01 -cf - *_choices.txt |
+//       xz -9e > SOURCE/src/ops/cuda/choose/choices.tar.xz
 inline void ExpectAsInTheTree(
     const Table& mine,
     const std::string& path,

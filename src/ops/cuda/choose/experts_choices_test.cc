@@ -22,7 +22,7 @@ using launch_table::BankCase;
 using launch_table::Table;
 
 constexpr int64_t kRoundedPartRowsMin = 257;
-constexpr char kTextPath[] = "src/ops/cuda/choose/experts_choices.txt";
+constexpr char kTextPath[] = BT_CHOICES "/experts_choices.txt";
 constexpr char kHeader[] =
     "# Which way of an expert bank is chosen, for FIRST..LAST tokens: held by "
     "experts_choices_test, which\n"

@@ -29,7 +29,7 @@ using launch_table::RouterCase;
 using launch_table::RowRange;
 using launch_table::Table;
 
-constexpr char kChoices[] = "src/ops/cuda/choose/linear_choices.txt";
+constexpr char kChoices[] = BT_CHOICES "/linear_choices.txt";
 constexpr char kHeader[] =
     "# Which kernels compute products, and what lies ahead of attention and of the experts:\n"
     "#   FIRST..LAST row  [input, ]KERNEL parameters (choose/linear.h, choose/inputs.h)\n"

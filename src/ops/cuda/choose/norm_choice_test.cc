@@ -12,7 +12,7 @@ using choice_test::Launch;
 using choice_test::Recorded;
 using choice_test::Table;
 
-constexpr char kTreeFile[] = "src/ops/cuda/choose/norm_choices.txt";
+constexpr char kTreeFile[] = BT_CHOICES "/norm_choices.txt";
 
 RowsFacts Rows(DType type, int64_t rows, int64_t width) {
   return {

@@ -40,6 +40,18 @@ constexpr bool ReadsIntegers(WeightForm form) {
   return form == WeightForm::kInt8 || form == WeightForm::kInt4 || form == WeightForm::kInt8Static;
 }
 
+// Whether products with a matrix of this form take rows as codes that depend on the row alone, each
+// with scales of its own: then codes that somebody has made serve all such matrices. Those of
+// kInt8Static depend on the matrix.
+constexpr bool ReadsCodes(WeightForm form, bool quantise_input) {
+  return form == WeightForm::kFp8Block ? quantise_input
+                                       : ReadsIntegers(form) && form != WeightForm::kInt8Static;
+}
+// Scales of a row of `width` elements.
+constexpr int64_t ScalesOfCodes(WeightForm form, int64_t width) {
+  return form == WeightForm::kFp8Block ? SharesOf(width, 128) : 1;
+}
+
 inline QuantisePlan ChooseQuantise(const QuantiseQuestion& q) {
   constexpr int32_t kThreads = 256, kWarps = kThreads / 32;
   const bool integers = ReadsIntegers(q.form);

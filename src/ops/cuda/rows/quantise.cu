@@ -214,7 +214,7 @@ void LaunchRows(const QuantisePlan& plan,
   }
 }
 
-// Int8 and int4 weights read the same codes. Those of kInt8Static depend on the matrix.
+// Int8 and int4 weights read the same codes.
 bool SameCodes(WeightForm a, WeightForm b) {
   return a == b || (ReadsCodes(a, false) && ReadsCodes(b, false));
 }
